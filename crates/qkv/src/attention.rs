@@ -1,0 +1,384 @@
+//! What is asked: [`Attention`] holds the options, [`Call`] puts them to arrays and names what is wanted back.
+//!
+//! Nothing is computed here. A call is checked into a [`Problem`], which the rooms below trust.
+
+use std::ops::ControlFlow;
+
+use ndarray::{Array, Array2, ArrayView, ArrayViewMut, Dimension};
+
+use crate::bias::{Alibi, Bias, BiasFn};
+use crate::element::Element;
+use crate::error::Error;
+use crate::forward;
+use crate::mask::{Alignment, MaskFn, Window};
+use crate::partial::Partial;
+use crate::plan::Plan;
+use crate::planes::DynView;
+use crate::problem::{Path, Problem, Stage};
+use crate::reference::{self, ReferenceRow};
+use crate::simd::Simd;
+
+/// Scaled dot-product attention, `softmax(Q Kᵀ · scale + bias) V`: its options.
+///
+/// Arrays are `(…, heads, len_query, dim)` for queries, `(…, key_heads, len_key, dim)` for keys,
+/// `(…, key_heads, len_key, dim_value)` for values; rank 2 is one head. Leading axes broadcast. Query head `h` reads
+/// key head `h / (heads / key_heads)`.
+///
+/// ```
+/// use ndarray::array;
+/// use qkv::{Alignment, Attention};
+///
+/// let query = array![[1.0f32, 0.0], [0.0, 1.0], [1.0, 1.0]];
+/// let value = array![[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]];
+/// let causal = Attention::new().causal(Alignment::TopLeft);
+/// let output = causal.forward(query.view(), query.view(), value.view())?;
+/// assert_eq!(output.row(0), value.row(0)); // the first query sees only the first key
+/// # Ok::<(), qkv::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Attention<'a> {
+    pub(crate) scale: Option<f64>,
+    pub(crate) softcap: Option<f64>,
+    pub(crate) causal: Option<Alignment>,
+    pub(crate) prefix: Option<Vec<u64>>,
+    pub(crate) query_offset: Option<i64>,
+    pub(crate) key_offset: i64,
+    pub(crate) window: Option<Window>,
+    pub(crate) key_lengths: Option<Vec<usize>>,
+    pub(crate) segments: Option<(DynView<'a, i64>, DynView<'a, i64>)>,
+    pub(crate) masks: Vec<DynView<'a, bool>>,
+    pub(crate) mask_fns: Vec<&'a dyn MaskFn>,
+    pub(crate) biases: Vec<Bias<'a>>,
+    pub(crate) alibi: Option<Alibi>,
+    pub(crate) bias_fns: Vec<&'a dyn BiasFn>,
+    pub(crate) sinks: Option<Vec<f64>>,
+    pub(crate) path: Option<Path>,
+    pub(crate) simd: Option<Simd>,
+}
+
+impl<'a> Attention<'a> {
+    /// Plain attention: scale `1/√dim`, every key visible to every query.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What scores are multiplied by, any finite number; `1/√dim` by default.
+    pub fn scale(mut self, scale: f64) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Squeezes scaled scores into (-cap, cap): `cap · tanh(score / cap)`, before any bias or mask. Above 0.
+    pub fn softcap(mut self, cap: f64) -> Self {
+        self.softcap = Some(cap);
+        self
+    }
+
+    /// A query attends only keys at its own position and before.
+    pub fn causal(mut self, alignment: Alignment) -> Self {
+        self.causal = Some(alignment);
+        self
+    }
+
+    /// Keys at positions below this are open to all queries of a causal call: one number for all batches, or one
+    /// each.
+    pub fn prefix(mut self, positions: impl Into<Vec<u64>>) -> Self {
+        self.prefix = Some(positions.into());
+        self
+    }
+
+    /// The position of the first query, for windows, ALiBi and closures without causal order; 0 by default. (With
+    /// it, give [`Alignment::Offset`].)
+    pub fn query_offset(mut self, position: i64) -> Self {
+        self.query_offset = Some(position);
+        self
+    }
+
+    /// The position of the first key, at least 0: how many keys a cache has dropped from its beginning.
+    pub fn key_offset(mut self, position: i64) -> Self {
+        self.key_offset = position;
+        self
+    }
+
+    /// How many positions before and after its own a query sees; `None` is no bound.
+    pub fn window(mut self, left: Option<u64>, right: Option<u64>) -> Self {
+        self.window = Some(Window { left, right });
+        self
+    }
+
+    /// How many of the keys count, from the first slot on: one number for all batches, or one each.
+    pub fn key_lengths(mut self, lengths: impl Into<Vec<usize>>) -> Self {
+        self.key_lengths = Some(lengths.into());
+        self
+    }
+
+    /// Packed documents: a query attends keys that carry its id. `(len_query,)` and `(len_key,)`, or with a batch
+    /// axis in front.
+    pub fn segments<D: Dimension, E: Dimension>(
+        mut self,
+        query: ArrayView<'a, i64, D>,
+        key: ArrayView<'a, i64, E>,
+    ) -> Self {
+        self.segments = Some((query.into_dyn(), key.into_dyn()));
+        self
+    }
+
+    /// A boolean mask, true is “may attend”. It broadcasts, right-aligned, to `(…, heads, len_query, len_key)`.
+    /// Several intersect.
+    pub fn mask<D: Dimension>(mut self, mask: ArrayView<'a, bool, D>) -> Self {
+        self.masks.push(mask.into_dyn());
+        self
+    }
+
+    /// A mask that is computed where it is needed.
+    pub fn mask_fn(mut self, mask: &'a dyn MaskFn) -> Self {
+        self.mask_fns.push(mask);
+        self
+    }
+
+    /// Numbers added to the scores, -∞ masks. It broadcasts, right-aligned, to `(…, heads, len_query, len_key)`.
+    /// Several add up.
+    pub fn bias(mut self, bias: impl Into<Bias<'a>>) -> Self {
+        self.biases.push(bias.into());
+        self
+    }
+
+    /// A bias that is computed where it is needed.
+    pub fn bias_fn(mut self, bias: &'a dyn BiasFn) -> Self {
+        self.bias_fns.push(bias);
+        self
+    }
+
+    /// Takes each head's slope times the distance off the scores.
+    pub fn alibi(mut self, alibi: Alibi) -> Self {
+        self.alibi = Some(alibi);
+        self
+    }
+
+    /// One score for each query head that takes part in the softmax without a value; -∞ is none.
+    pub fn sinks(mut self, sinks: impl Into<Vec<f64>>) -> Self {
+        self.sinks = Some(sinks.into());
+        self
+    }
+
+    /// Forces a path, for tests and bug reports. It never changes a bit.
+    pub fn path(mut self, path: Path) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// Forces an instruction set, for tests and bug reports. It never changes a bit.
+    pub fn simd(mut self, simd: Simd) -> Self {
+        self.simd = Some(simd);
+        self
+    }
+
+    /// Puts the options to arrays; what is wanted back is said on the [`Call`].
+    pub fn call<'c, T: Element, D: Dimension>(
+        &'c self,
+        query: ArrayView<'c, T, D>,
+        key: ArrayView<'c, T, D>,
+        value: ArrayView<'c, T, D>,
+    ) -> Call<'c, T, D> {
+        Call {
+            attention: self,
+            query,
+            key,
+            value,
+            lse: false,
+            row_stats: false,
+            weights: false,
+            progress: None,
+        }
+    }
+
+    /// The output, `(…, heads, len_query, dim_value)`.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit; the error names the argument.
+    pub fn forward<T: Element, D: Dimension>(
+        &self,
+        query: ArrayView<'_, T, D>,
+        key: ArrayView<'_, T, D>,
+        value: ArrayView<'_, T, D>,
+    ) -> Result<Array<T, D>, Error> {
+        Ok(self.call(query, key, value).run()?.output)
+    }
+
+    /// [`forward`](Self::forward) into an array of the caller's, of any strides.
+    ///
+    /// # Errors
+    /// As `forward`, and if `output` has another shape than the result; then it is left as it was.
+    pub fn forward_into<T: Element, D: Dimension>(
+        &self,
+        query: ArrayView<'_, T, D>,
+        key: ArrayView<'_, T, D>,
+        value: ArrayView<'_, T, D>,
+        output: ArrayViewMut<'_, T, D>,
+    ) -> Result<(), Error> {
+        self.call(query, key, value).run_into(output)
+    }
+
+    /// Which pairs one head of one batch may attend: `(len_query, len_key)`, true is “may attend”.
+    ///
+    /// # Errors
+    /// If the options do not fit these lengths.
+    pub fn visible(&self, len_query: usize, len_key: usize) -> Result<Array2<bool>, Error> {
+        let (query, key) = (Array2::<f32>::zeros((len_query, 0)), Array2::<f32>::zeros((len_key, 0)));
+        self.call(query.view(), key.view(), key.view()).visible()
+    }
+}
+
+/// Called now and then on the caller's thread with how much is done and how much there is; `Break` cancels.
+pub type Progress<'c> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'c;
+
+/// Options and arrays together, and what is wanted back beside the output.
+///
+/// ```
+/// use ndarray::Array4;
+/// use qkv::Attention;
+///
+/// let (query, key) = (Array4::<f32>::ones((1, 4, 3, 8)), Array4::<f32>::ones((1, 2, 5, 8)));
+/// let attention = Attention::new();
+/// let result = attention.call(query.view(), key.view(), key.view()).lse().weights().run()?;
+/// assert_eq!(result.weights.unwrap().shape(), [1, 4, 3, 5]);
+/// assert_eq!(result.lse.unwrap().shape(), [1, 4, 3]);
+/// # Ok::<(), qkv::Error>(())
+/// ```
+#[must_use = "nothing is computed before `run`"]
+pub struct Call<'c, T, D: Dimension> {
+    attention: &'c Attention<'c>,
+    query: ArrayView<'c, T, D>,
+    key: ArrayView<'c, T, D>,
+    value: ArrayView<'c, T, D>,
+    lse: bool,
+    row_stats: bool,
+    weights: bool,
+    progress: Option<&'c mut Progress<'c>>,
+}
+
+/// What a call gives back: the output, and what else was asked for.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AttentionOutput<T: Element, D: Dimension> {
+    /// `(…, heads, len_query, dim_value)`
+    pub output: Array<T, D>,
+    /// The natural log-sum-exp of each row of masked scores, sink included: `(…, heads, len_query)`; -∞ for a row
+    /// that attends nothing.
+    pub lse: Option<Array<T::Accumulator, D::Smaller>>,
+    /// What exact weights are made from.
+    pub row_stats: Option<RowStats<T, D>>,
+    /// `(…, heads, len_query, len_key)`, before dropout; masked pairs are exactly 0.
+    pub weights: Option<Array<T, D>>,
+}
+
+/// Maximum and sum of each row: the weight of a score `s` is `exp(s - max) / sum`, as exact as the output.
+///
+/// A row that attends nothing has -∞ and 0; with a sink, the sink and 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowStats<T: Element, D: Dimension> {
+    /// The largest visible score, `(…, heads, len_query)`.
+    pub max: Array<T::Accumulator, D::Smaller>,
+    /// The sum of `exp(score - max)` over visible scores, `(…, heads, len_query)`.
+    pub sum: Array<T::Accumulator, D::Smaller>,
+}
+
+impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
+    /// Asks for the log-sum-exp.
+    pub fn lse(mut self) -> Self {
+        self.lse = true;
+        self
+    }
+
+    /// Asks for maximum and sum of each row.
+    pub fn row_stats(mut self) -> Self {
+        self.row_stats = true;
+        self
+    }
+
+    /// Asks for the weights; this alone takes memory for every pair.
+    pub fn weights(mut self) -> Self {
+        self.weights = true;
+        self
+    }
+
+    /// Reports progress to, and may be cancelled by, a function that is called on this thread.
+    pub fn progress(mut self, progress: &'c mut Progress<'c>) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    /// Computes.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, if there is no memory for a result, or if progress cancelled.
+    pub fn run(self) -> Result<AttentionOutput<T, D>, Error> {
+        let problem = self.problem()?;
+        let want = forward::Want { lse: self.lse, row_stats: self.row_stats, weights: self.weights };
+        forward::run(&problem, want, self.progress)
+    }
+
+    /// Computes the output alone, into an array of the caller's. When cancelled, some of it is written.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and if `output` has another shape than the result.
+    pub fn run_into(self, output: ArrayViewMut<'_, T, D>) -> Result<(), Error> {
+        let problem = self.problem()?;
+        forward::run_into(&problem, output, self.progress)
+    }
+
+    /// The scores after one of the stages, `(…, heads, len_query, len_key)`, in the accumulator type, which holds
+    /// what a half float could not. The values are not read.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn scores(self, stage: Stage) -> Result<Array<T::Accumulator, D>, Error> {
+        let problem = self.problem()?;
+        forward::scores(&problem, stage, self.progress)
+    }
+
+    /// The unfinished state over these keys, to be merged with others.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); and if the queries are aligned to the end of these keys, which are not all.
+    pub fn partial(self) -> Result<Partial<T, D>, Error> {
+        if self.attention.causal == Some(Alignment::BottomRight) {
+            return Err(Error::value("causal", "bottom-right", "a position")
+                .mended_by("a partial does not know where all keys end: use Alignment::Offset"));
+        }
+        if self.attention.sinks.is_some() {
+            return Err(Error::value("sinks", "sinks in a partial", "none").mended_by("give them to merge"));
+        }
+        let problem = self.problem()?;
+        forward::partial(&problem, self.progress)
+    }
+
+    /// Which pairs may be attended, `(…, heads, len_query, len_key)`; true is “may attend”.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn visible(self) -> Result<Array<bool, D>, Error> {
+        forward::visible(&self.problem()?)
+    }
+
+    /// What would be done, and why.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        Ok(Plan::new::<T>(&self.problem()?.terms))
+    }
+
+    /// Rows computed by the textbook's five steps at more precision than any result has; see [`ReferenceRow`].
+    /// Rows are `(batch, head, query)`, the batch counted flat over all batch axes.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, or a row does not exist.
+    pub fn reference(&self, rows: &[(usize, usize, usize)]) -> Result<Vec<ReferenceRow>, Error> {
+        reference::rows(&self.problem()?, rows)
+    }
+
+    fn problem(&self) -> Result<Problem<'c, T>, Error> {
+        Problem::new(self.attention, self.query.clone(), self.key.clone(), self.value.clone())
+    }
+}

@@ -1,0 +1,300 @@
+//! What is added to the scores: arrays, ALiBi's slope times distance, and closures, in this order.
+//!
+//! A bias of exactly -∞ masks its key instead. Two finite biases never add up to a mask: `scores.rs` stops them at
+//! the largest negative number.
+
+use half::{bf16, f16};
+use ndarray::{ArrayView, ArrayViewD, Dimension};
+
+use crate::element::{Element, Real};
+use crate::mask::{Hint, Region, Visibility};
+use crate::planes::{DynView, Planes};
+use crate::tile::{Grid, Pair, Sort, Tile, TileMap};
+
+/// An array that is added to the scores, of any of the four types whatever the queries have.
+///
+/// It is used at the accumulator's width, never narrowed to the queries' first; a finite number that an f32
+/// accumulator cannot hold stops at the largest it can.
+#[derive(Clone, Debug)]
+pub enum Bias<'a> {
+    /// Of f16.
+    F16(DynView<'a, f16>),
+    /// Of bf16.
+    Bf16(DynView<'a, bf16>),
+    /// Of f32.
+    F32(DynView<'a, f32>),
+    /// Of f64.
+    F64(DynView<'a, f64>),
+}
+
+macro_rules! bias_from {
+    ($($variant:ident: $element:ident),*) => {
+        $(impl<'a, D: Dimension> From<ArrayView<'a, $element, D>> for Bias<'a> {
+            fn from(array: ArrayView<'a, $element, D>) -> Self {
+                Self::$variant(array.into_dyn())
+            }
+        })*
+    };
+}
+
+bias_from!(F16: f16, Bf16: bf16, F32: f32, F64: f64);
+
+impl Bias<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::F16(array) => array.shape(),
+            Self::Bf16(array) => array.shape(),
+            Self::F32(array) => array.shape(),
+            Self::F64(array) => array.shape(),
+        }
+    }
+}
+
+/// ALiBi: each head's penalty for a position of distance.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Alibi {
+    /// The paper's slopes, by the number of heads: powers of 2^(-8/H), and for an H that is no power of two those
+    /// of the next lower one, followed by every second of the next higher one.
+    ///
+    /// Source: Press, Smith, Lewis, “Train Short, Test Long” (2022), section 3 and its code.
+    Paper,
+    /// One for each query head.
+    Slopes(Vec<f64>),
+}
+
+impl Alibi {
+    pub(crate) fn slopes(&self, heads: usize) -> Vec<f64> {
+        match self {
+            Self::Slopes(slopes) => slopes.clone(),
+            Self::Paper if heads == 0 => Vec::new(),
+            Self::Paper => {
+                let geometric =
+                    |heads: usize| (1..=heads).map(move |head| libm::exp2(-8.0 * head as f64 / heads as f64));
+                let lower = 1 << heads.ilog2();
+                geometric(lower).chain(geometric(2 * lower).step_by(2)).take(heads).collect()
+            }
+        }
+    }
+}
+
+/// A bias that is computed instead of stored. Any `Fn(&Region, &mut [f64]) + Sync` is one.
+///
+/// The answer for a pair must depend only on batch, head and the two positions.
+pub trait BiasFn: Sync {
+    /// Sets `bias[query * region.width() + key]` for each pair, counted from the region's start; all are 0 on entry.
+    /// -∞ masks the pair.
+    fn fill(&self, region: &Region, bias: &mut [f64]);
+
+    /// What is known of the region as a whole: `Empty` if all of it is -∞, `Full` if none is.
+    fn hint(&self, _region: &Region) -> Hint {
+        Hint::Mixed
+    }
+}
+
+impl<F: Fn(&Region, &mut [f64]) + Sync> BiasFn for F {
+    fn fill(&self, region: &Region, bias: &mut [f64]) {
+        self(region, bias);
+    }
+}
+
+/// All biases of a call, checked, in the order in which they are added.
+pub(crate) struct Biases<'a> {
+    pub(crate) arrays: Vec<BiasPlanes<'a>>,
+    /// One for each head.
+    pub(crate) slopes: Option<Vec<f64>>,
+    pub(crate) closures: Vec<&'a dyn BiasFn>,
+}
+
+pub(crate) struct BiasPlanes<'a> {
+    planes: TypedPlanes<'a>,
+    tiles: TileMap,
+}
+
+enum TypedPlanes<'a> {
+    F16(Planes<'a, f16>),
+    Bf16(Planes<'a, bf16>),
+    F32(Planes<'a, f32>),
+    F64(Planes<'a, f64>),
+}
+
+impl<'a> BiasPlanes<'a> {
+    pub(crate) fn new(bias: &Bias<'a>, lead: &[usize], key_offset: i64) -> Self {
+        fn sorted<'a, T: Element>(
+            array: &ArrayViewD<'a, T>,
+            lead: &[usize],
+            key_offset: i64,
+        ) -> (Planes<'a, T>, TileMap) {
+            let planes = Planes::new(array.clone(), lead);
+            let unmasked = |x: T| x.widen().to_f64() != f64::NEG_INFINITY;
+            let tiles = TileMap::new(&planes, key_offset, unmasked);
+            (planes, tiles)
+        }
+        macro_rules! typed {
+            ($($variant:ident),*) => {
+                match bias {
+                    $(Bias::$variant(array) => {
+                        let (planes, tiles) = sorted(array, lead, key_offset);
+                        Self { planes: TypedPlanes::$variant(planes), tiles }
+                    })*
+                }
+            };
+        }
+        typed!(F16, Bf16, F32, F64)
+    }
+
+    fn at(&self, batch: usize, head: usize, query: usize, key: usize) -> f64 {
+        match &self.planes {
+            TypedPlanes::F16(planes) => Planes::at(planes.get(batch, head), query, key).to_f64(),
+            TypedPlanes::Bf16(planes) => Planes::at(planes.get(batch, head), query, key).to_f64(),
+            TypedPlanes::F32(planes) => Planes::at(planes.get(batch, head), query, key).into(),
+            TypedPlanes::F64(planes) => Planes::at(planes.get(batch, head), query, key),
+        }
+    }
+
+    fn fill<A: Real>(&self, tile: &Tile, bias: &mut Grid<'_, A>) {
+        fn widened<T: Element, A: Real>(planes: &Planes<'_, T>, tile: &Tile, bias: &mut Grid<'_, A>) {
+            let plane = planes.get(tile.batch, tile.head);
+            for (row, query) in tile.rows.clone().enumerate() {
+                for (column, key) in tile.keys.clone().enumerate() {
+                    bias[(row, column)] = to_accumulator(Planes::at(plane, query, key).widen().to_f64());
+                }
+            }
+        }
+        match &self.planes {
+            TypedPlanes::F16(planes) => widened(planes, tile, bias),
+            TypedPlanes::Bf16(planes) => widened(planes, tile, bias),
+            TypedPlanes::F32(planes) => widened(planes, tile, bias),
+            TypedPlanes::F64(planes) => widened(planes, tile, bias),
+        }
+    }
+}
+
+impl Biases<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.arrays.is_empty() && self.slopes.is_none() && self.closures.is_empty()
+    }
+
+    /// Only -∞ counts here: whether it masks all pairs of a tile, none, or some.
+    pub(crate) fn sort(&self, tile: &Tile, visibility: &Visibility<'_>) -> Sort {
+        let mut sort = Sort::Full;
+        for array in &self.arrays {
+            let plane = match &array.planes {
+                TypedPlanes::F16(planes) => planes.index(tile.batch, tile.head),
+                TypedPlanes::Bf16(planes) => planes.index(tile.batch, tile.head),
+                TypedPlanes::F32(planes) => planes.index(tile.batch, tile.head),
+                TypedPlanes::F64(planes) => planes.index(tile.batch, tile.head),
+            };
+            sort = sort.and(|| array.tiles.sort(plane, tile));
+        }
+        for closure in &self.closures {
+            sort = sort.and(|| closure.hint(&visibility.region(tile)).into());
+        }
+        sort
+    }
+
+    /// What the arrays add to one pair, in call order, as the caller gave it.
+    pub(crate) fn arrays_at(&self, pair: Pair) -> impl Iterator<Item = f64> + '_ {
+        self.arrays.iter().map(move |array| array.at(pair.batch, pair.head, pair.query, pair.key))
+    }
+
+    /// What the closures add to one pair, in call order.
+    pub(crate) fn closures_at<'s>(
+        &'s self,
+        pair: Pair,
+        visibility: &'s Visibility<'_>,
+    ) -> impl Iterator<Item = f64> + 's {
+        let region = visibility.region(&pair.into());
+        self.closures.iter().map(move |closure| {
+            let mut bias = [0.0];
+            closure.fill(&region, &mut bias);
+            bias[0]
+        })
+    }
+
+    /// Adds all biases of a tile to its scores. Where `visible` is given, a -∞ hides its pair; where it is not,
+    /// [`sort`](Self::sort) found none.
+    #[inline(always)]
+    pub(crate) fn add<A: Real>(
+        &self,
+        tile: &Tile,
+        visibility: &Visibility<'_>,
+        scores: &mut Grid<'_, A>,
+        visible: &mut Option<Grid<'_, bool>>,
+        scratch: &mut BiasScratch<A>,
+    ) {
+        let BiasScratch { bias, computed } = scratch;
+        let mut bias = Grid {
+            cells: &mut bias[..scores.cells.len()],
+            row_step: scores.row_step,
+            key_step: scores.key_step,
+        };
+        for array in &self.arrays {
+            array.fill(tile, &mut bias);
+            add_or_hide(scores.cells, bias.cells, visible);
+        }
+        if let Some(slopes) = &self.slopes {
+            let slope = A::from_f64(slopes[tile.head]);
+            let region = visibility.region(tile);
+            for (row, query) in region.queries.enumerate() {
+                for (column, key) in region.keys.clone().enumerate() {
+                    bias[(row, column)] = -(slope * A::from_u64(query.abs_diff(key)));
+                }
+            }
+            add_or_hide(scores.cells, bias.cells, &mut None);
+        }
+        for closure in &self.closures {
+            let region = visibility.region(tile);
+            computed.clear();
+            computed.resize(region.len(), 0.0);
+            closure.fill(&region, computed);
+            for (row, of_row) in computed.chunks_exact(region.width()).enumerate() {
+                for (column, &number) in of_row.iter().enumerate() {
+                    bias[(row, column)] = to_accumulator(number);
+                }
+            }
+            add_or_hide(scores.cells, bias.cells, visible);
+        }
+    }
+}
+
+/// Buffers for the biases of one tile.
+#[derive(Debug)]
+pub(crate) struct BiasScratch<A> {
+    pub(crate) bias: Vec<A>,
+    pub(crate) computed: Vec<f64>,
+}
+
+#[inline(always)]
+fn add_or_hide<A: Real>(scores: &mut [A], bias: &[A], visible: &mut Option<Grid<'_, bool>>) {
+    if let Some(visible) = visible {
+        for (visible, &b) in visible.cells.iter_mut().zip(bias) {
+            *visible &= b != A::NEG_INFINITY;
+        }
+    }
+    // Where b is -∞ and the pair hidden, the sum does not matter.
+    for (s, &b) in scores.iter_mut().zip(bias) {
+        *s = *s + b;
+    }
+}
+
+/// The nearest accumulator; a finite number never becomes infinite, so it can never become a mask.
+pub(crate) fn to_accumulator<A: Real>(x: f64) -> A {
+    if x.is_finite() { A::from_f64(x.clamp(-A::MAX.to_f64(), A::MAX.to_f64())) } else { A::from_f64(x) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_follow_the_papers_rule() {
+        assert_eq!(
+            Alibi::Paper.slopes(8),
+            [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
+        );
+        let six = Alibi::Paper.slopes(6);
+        assert_eq!(six[..4], [0.25, 0.0625, 0.015625, 0.00390625]);
+        assert_eq!(six[4..], [0.5, 0.125]);
+        assert_eq!(Alibi::Paper.slopes(1), [0.00390625]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Joining the states of spans of keys that were worked on apart: by threads, or as partials.
+
+use super::rows::Target;
+use crate::element::Real;
+use crate::simd::{Kernel, PADDING, Vector};
+use crate::softmax::{Order, States, Tree};
+
+/// A thread's buffers, for blocks of up to as many rows as a query block has.
+pub(crate) struct Scratch<A> {
+    states: States<A>,
+    tree: Tree<A>,
+}
+
+impl<A: Real> Scratch<A> {
+    pub(crate) fn new(rows: usize, dim_value: usize) -> Self {
+        let rows = rows.next_multiple_of(PADDING);
+        let columns = dim_value.next_multiple_of(PADDING);
+        Self { states: States::new(Order::ColumnsInLanes, rows, columns), tree: Tree::new(rows) }
+    }
+}
+
+/// Some rows of one head, from their states over every span.
+pub(crate) struct Join<'k, A> {
+    pub(crate) rows: usize,
+    /// For each span, in order, the number of its first chunk and `(rows, 2 + dim_value)` numbers.
+    pub(crate) spans: Vec<(u64, &'k [A])>,
+    pub(crate) dim_value: usize,
+    pub(crate) sink: Option<A>,
+    pub(crate) target: &'k mut dyn Target<A>,
+    pub(crate) scratch: &'k mut Scratch<A>,
+}
+
+impl<A: Real> Kernel<A> for Join<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        let padded_rows = self.rows.next_multiple_of(PADDING);
+        let Scratch { states, tree } = self.scratch;
+        for (chunk, raw) in self.spans {
+            states.reset(padded_rows);
+            for (row, raw) in raw.chunks_exact(2 + self.dim_value).enumerate() {
+                states.max[row] = raw[0];
+                states.sum[row] = raw[1];
+                let start = states.index(row, 0);
+                states.output[start..start + self.dim_value].copy_from_slice(&raw[2..]);
+            }
+            tree.push::<V>(chunk, states);
+        }
+        tree.fold::<V>(states, padded_rows);
+        for row in 0..self.rows {
+            self.target.finish(row, states, row, self.sink);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Bringing in the numbers of one block: widened, whatever their type and strides, and laid out for the lanes.
+
+use std::ops::Range;
+
+use ndarray::ArrayView2;
+
+use crate::element::{Element, Real};
+use crate::planes::Planes;
+use crate::problem::Problem;
+
+/// Which array of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Query,
+    Key,
+    Value,
+}
+
+/// The arrays of a call as kernels see them: in the accumulator type, block by block.
+pub(crate) trait Arrays<A>: Sync {
+    /// Some rows of a batch and head (for keys and values the key head), one after the other, `stride` apart; the
+    /// padding between them keeps what it held.
+    fn rows(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
+
+    /// The same transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
+    fn columns(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
+}
+
+impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
+    fn rows(
+        &self,
+        role: Role,
+        (batch, head): (usize, usize),
+        rows: Range<usize>,
+        to: &mut [T::Accumulator],
+        stride: usize,
+    ) {
+        load_rows(self.planes(role).get(batch, head), rows, to, stride);
+    }
+
+    fn columns(
+        &self,
+        role: Role,
+        (batch, head): (usize, usize),
+        rows: Range<usize>,
+        to: &mut [T::Accumulator],
+        stride: usize,
+    ) {
+        load_columns(self.planes(role).get(batch, head), rows, to, stride);
+    }
+}
+
+impl<'a, T: Element> Problem<'a, T> {
+    fn planes(&self, role: Role) -> &Planes<'a, T> {
+        match role {
+            Role::Query => &self.query,
+            Role::Key => &self.key,
+            Role::Value => &self.value,
+        }
+    }
+}
+
+fn load_rows<T: Element>(
+    from: &ArrayView2<'_, T>,
+    rows: Range<usize>,
+    to: &mut [T::Accumulator],
+    stride: usize,
+) {
+    let columns = from.ncols();
+    if columns == 0 {
+        return;
+    }
+    for (row, to) in rows.zip(to.chunks_exact_mut(stride)) {
+        let from = from.row(row);
+        match from.as_slice() {
+            Some(from) => T::widen_slice(from, &mut to[..columns]),
+            None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen()),
+        }
+    }
+}
+
+fn load_columns<T: Element>(
+    from: &ArrayView2<'_, T>,
+    rows: Range<usize>,
+    to: &mut [T::Accumulator],
+    stride: usize,
+) {
+    for (column, to) in to.chunks_exact_mut(stride).take(from.ncols()).enumerate() {
+        let (own, padding) = to.split_at_mut(rows.len());
+        for (to, row) in own.iter_mut().zip(rows.clone()) {
+            *to = from[[row, column]].widen();
+        }
+        padding.fill(T::Accumulator::ZERO);
+    }
+}

@@ -1,0 +1,184 @@
+//! The forward pass: allocates what was asked for, and hands it to tasks to be filled.
+
+mod decode;
+mod join;
+mod load;
+mod prefill;
+mod rows;
+mod schedule;
+mod tasks;
+
+use ndarray::{Array, ArrayD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
+
+use crate::attention::{AttentionOutput, Progress, RowStats};
+use crate::element::{Element, Real};
+use crate::error::{Error, show_shape};
+use crate::partial::Partial;
+use crate::problem::{Problem, Stage};
+use crate::scalar;
+use crate::simd::FloatEnvironment;
+use crate::simd::math::ln;
+use crate::tile::Pair;
+
+pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
+pub(crate) use prefill::Scratch as PrefillScratch;
+pub(crate) use rows::{Finish, of_heads};
+pub use tasks::Compiled;
+
+/// What is wanted beside the output.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Want {
+    pub(crate) lse: bool,
+    pub(crate) row_stats: bool,
+    pub(crate) weights: bool,
+}
+
+pub(crate) fn run<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    want: Want,
+    mut progress: Option<&mut Progress<'_>>,
+) -> Result<AttentionOutput<T, D>, Error> {
+    let _environment = FloatEnvironment::enter();
+    let mut output =
+        zeros::<T>("output", &problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]))?;
+    let stats = (want.lse || want.row_stats || want.weights)
+        .then(|| statistics(problem, output.view_mut(), &mut progress))
+        .transpose()?;
+    if stats.is_none() {
+        let rows = of_heads(output.view_mut(), problem.terms.heads, None, Finish::Mean);
+        T::attend(problem, rows, &mut progress)?;
+    }
+    let weights = match &stats {
+        Some(stats) if want.weights => Some(weights(problem, stats, &mut progress)?),
+        _ => None,
+    };
+    Ok(AttentionOutput {
+        output: shaped(output),
+        lse: stats.as_ref().filter(|_| want.lse).map(RowStats::lse),
+        row_stats: stats.filter(|_| want.row_stats),
+        weights,
+    })
+}
+
+pub(crate) fn run_into<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    output: ArrayViewMut<'_, T, D>,
+    mut progress: Option<&mut Progress<'_>>,
+) -> Result<(), Error> {
+    let _environment = FloatEnvironment::enter();
+    let shape = problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]);
+    if output.shape() != shape {
+        return Err(Error::shape("output", output.shape(), show_shape(&shape)));
+    }
+    T::attend(problem, of_heads(output.into_dyn(), problem.terms.heads, None, Finish::Mean), &mut progress)
+}
+
+pub(crate) fn partial<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    mut progress: Option<&mut Progress<'_>>,
+) -> Result<Partial<T, D>, Error> {
+    let _environment = FloatEnvironment::enter();
+    let shape =
+        [problem.terms.batches, problem.terms.heads, problem.terms.len_query, 2 + problem.terms.dim_value];
+    let mut raw = zeros::<T::Accumulator>("partial", &shape)?;
+    T::attend_raw(problem, of_heads(raw.view_mut(), problem.terms.heads, None, Finish::Raw), &mut progress)?;
+    Ok(Partial::new(problem, raw))
+}
+
+/// The output together with each row's maximum and sum.
+fn statistics<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    output: ArrayViewMutD<'_, T>,
+    progress: &mut Option<&mut Progress<'_>>,
+) -> Result<RowStats<T, D>, Error> {
+    let shape = problem.terms.shape(&[problem.terms.len_query]);
+    let mut max = zeros::<T::Accumulator>("row statistics", &shape)?;
+    let mut sum = zeros::<T::Accumulator>("row statistics", &shape)?;
+    let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
+    T::attend(problem, of_heads(output, problem.terms.heads, Some(both), Finish::Mean), progress)?;
+    Ok(RowStats { max: shaped(max), sum: shaped(sum) })
+}
+
+impl<T: Element, D: Dimension> RowStats<T, D> {
+    /// The natural log-sum-exp of each row, `(…, heads, len_query)`: `max + ln(sum)`.
+    ///
+    /// It is for people and other libraries; at large scores it holds four digits less than the two numbers do.
+    pub fn lse(&self) -> Array<T::Accumulator, D::Smaller> {
+        let _environment = FloatEnvironment::enter();
+        let mut lse = self.max.clone();
+        lse.zip_mut_with(&self.sum, |max, &sum| *max = Element::leave(*max + ln(sum)));
+        lse
+    }
+}
+
+/// The matrix of weights, made again from the rows' maxima and sums.
+fn weights<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    stats: &RowStats<T, D>,
+    progress: &mut Option<&mut Progress<'_>>,
+) -> Result<Array<T, D>, Error> {
+    let mut weights =
+        zeros::<T>("weights", &problem.terms.shape(&[problem.terms.len_query, problem.terms.len_key]))?;
+    let rows = of_heads(weights.view_mut(), problem.terms.heads, None, Finish::Mean);
+    let stats = [&stats.max, &stats.sum].map(|array| array.as_slice().expect("contiguous"));
+    T::matrix(problem, rows, (Stage::Weights, stats), progress)?;
+    Ok(shaped(weights))
+}
+
+pub(crate) fn scores<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    stage: Stage,
+    mut progress: Option<&mut Progress<'_>>,
+) -> Result<Array<T::Accumulator, D>, Error> {
+    let _environment = FloatEnvironment::enter();
+    let mut scores = zeros::<T::Accumulator>(
+        "scores",
+        &problem.terms.shape(&[problem.terms.len_query, problem.terms.len_key]),
+    )?;
+    let rows = of_heads(scores.view_mut(), problem.terms.heads, None, Finish::Mean);
+    if stage == Stage::Weights {
+        let mut output =
+            zeros::<T>("output", &problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]))?;
+        let stats: RowStats<T, D> = statistics(problem, output.view_mut(), &mut progress)?;
+        let stats = [&stats.max, &stats.sum].map(|array| array.as_slice().expect("contiguous"));
+        T::matrix_wide(problem, rows, (stage, stats), &mut progress)?;
+    } else {
+        T::matrix_wide(problem, rows, (stage, [&[], &[]]), &mut progress)?;
+    }
+    Ok(shaped(scores))
+}
+
+pub(crate) fn visible<T: Element, D: Dimension>(problem: &Problem<'_, T>) -> Result<Array<bool, D>, Error> {
+    let shape = problem.terms.shape(&[problem.terms.len_query, problem.terms.len_key]);
+    let mut visible = filled("visible pairs", &shape, false)?;
+    let flat = visible.as_slice_mut().expect("contiguous");
+    let rows = flat.chunks_mut(problem.terms.len_key.max(1)).enumerate();
+    for (index, row) in rows {
+        let (query, plane) = (index % problem.terms.len_query, index / problem.terms.len_query);
+        let (batch, head) = (plane / problem.terms.heads, plane % problem.terms.heads);
+        for (key, visible) in row.iter_mut().enumerate() {
+            let pair = Pair { batch, head, query, key };
+            *visible = scalar::score(problem, pair, Stage::Masked).is_some();
+        }
+    }
+    Ok(shaped(visible))
+}
+
+pub(crate) fn zeros<O: Element>(what: &'static str, shape: &[usize]) -> Result<ArrayD<O>, Error> {
+    filled(what, shape, O::round(O::Accumulator::ZERO))
+}
+
+/// A new array, or an error where there is no memory for it.
+fn filled<O: Copy>(what: &'static str, shape: &[usize], x: O) -> Result<ArrayD<O>, Error> {
+    let no_memory = || Error::Memory { what, shape: show_shape(shape) };
+    let count =
+        shape.iter().try_fold(1usize, |count, &axis| count.checked_mul(axis)).ok_or_else(no_memory)?;
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(count).map_err(|_| no_memory())?;
+    numbers.resize(count, x);
+    ArrayD::from_shape_vec(IxDyn(shape), numbers).map_err(|_| no_memory())
+}
+
+pub(crate) fn shaped<O, D: Dimension>(array: ArrayD<O>) -> Array<O, D> {
+    array.into_dimensionality().expect("the rank of the arguments")
+}

@@ -1,0 +1,124 @@
+//! Attention over some of the keys, and the merging of such partials into the whole.
+//!
+//! That is how work may be cut over machines, and how a cache may be kept in pieces.
+
+use std::marker::PhantomData;
+
+use ndarray::{Array, ArrayD, Axis, Dimension};
+
+use crate::attention::{AttentionOutput, RowStats};
+use crate::element::{Element, Real};
+use crate::error::{Error, show_shape};
+use crate::forward::{self, Finish, of_heads};
+use crate::problem::{Problem, check_sinks};
+use crate::simd::Simd;
+use crate::simd::math::ln;
+use crate::tile::CHUNK;
+
+/// The unfinished state of every row over some keys: maximum, sum and weighted sum of values, before any rounding
+/// and without the sink.
+///
+/// Where each partial holds a whole aligned subtree of chunks (512 · 2ⁿ keys from a multiple of that position on; the
+/// last may be shorter), merging them gives the bits of one call over all keys. Otherwise the result is
+/// within the error law.
+#[derive(Clone, Debug)]
+pub struct Partial<T: Element, D: Dimension> {
+    key_offset: i64,
+    len_key: usize,
+    heads: usize,
+    /// The caller's batch axes and heads.
+    lead: Vec<usize>,
+    simd: Simd,
+    /// `(batches, heads, len_query, 2 + dim_value)`: maximum, sum, then the weighted sum.
+    states: ArrayD<T::Accumulator>,
+    rank: PhantomData<D>,
+}
+
+impl<T: Element, D: Dimension> Partial<T, D> {
+    pub(crate) fn new(problem: &Problem<'_, T>, states: ArrayD<T::Accumulator>) -> Self {
+        Self {
+            key_offset: problem.terms.visibility.key_offset,
+            len_key: problem.terms.len_key,
+            heads: problem.terms.heads,
+            lead: problem.terms.shape(&[]),
+            simd: problem.terms.simd,
+            states,
+            rank: PhantomData,
+        }
+    }
+
+    /// The position of its first key.
+    pub fn key_offset(&self) -> i64 {
+        self.key_offset
+    }
+
+    /// How many keys it has seen or found masked.
+    pub fn len_key(&self) -> usize {
+        self.len_key
+    }
+
+    /// The natural log-sum-exp of each row over these keys, without the sink: `(…, heads, len_query)`.
+    pub fn lse(&self) -> Array<T::Accumulator, D::Smaller> {
+        let lse = self.states.map_axis(Axis(3), |row| Element::leave(row[0] + ln(row[1])));
+        let len_query = self.states.shape()[2];
+        let shape: Vec<usize> = self.lead.iter().copied().chain([len_query]).collect();
+        forward::shaped(lse.into_shape_with_order(shape).expect("the same numbers"))
+    }
+}
+
+/// Attention over the keys of all partials, which may come in any order; with the row statistics and the
+/// log-sum-exp. `sinks`, if any, are one score for each query head.
+///
+/// # Errors
+/// If there is no partial, if shapes differ, if keys overlap, or if sinks do not fit.
+pub fn merge<T: Element, D: Dimension>(
+    partials: &[Partial<T, D>],
+    sinks: Option<&[f64]>,
+) -> Result<AttentionOutput<T, D>, Error> {
+    let mut sorted: Vec<&Partial<T, D>> = partials.iter().collect();
+    sorted.sort_by_key(|partial| partial.key_offset);
+    let Some(first) = sorted.first() else {
+        return Err(Error::value("partials", "none", "at least one"));
+    };
+    check(&sorted)?;
+    if let Some(sinks) = sinks {
+        check_sinks::<T::Accumulator>(sinks, first.heads)?;
+    }
+    let shape = |last: &[usize]| -> Vec<usize> { first.lead.iter().chain(last).copied().collect() };
+    let [_, _, len_query, width] = *first.states.shape() else { unreachable!("four axes") };
+    let mut output = forward::zeros::<T>("output", &shape(&[len_query, width - 2]))?;
+    let mut max = forward::zeros::<T::Accumulator>("row statistics", &shape(&[len_query]))?;
+    let mut sum = max.clone();
+    let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
+    let rows = of_heads(output.view_mut(), first.heads, Some(both), Finish::Mean);
+    let states: Vec<_> = sorted
+        .iter()
+        .map(|partial| (partial.key_offset as u64 / CHUNK as u64, partial.states.view()))
+        .collect();
+    let sink = |head: usize| sinks.map(|sinks| T::Accumulator::from_f64(sinks[head]));
+    T::join(rows, &states, &sink, first.simd)?;
+    let stats = RowStats { max: forward::shaped(max), sum: forward::shaped(sum) };
+    Ok(AttentionOutput {
+        output: forward::shaped(output),
+        lse: Some(stats.lse()),
+        row_stats: Some(stats),
+        weights: None,
+    })
+}
+
+/// The same rows, and keys that do not overlap.
+fn check<T: Element, D: Dimension>(sorted: &[&Partial<T, D>]) -> Result<(), Error> {
+    for pair in sorted.windows(2) {
+        let [one, other] = pair else { unreachable!("windows of two") };
+        if one.states.shape() != other.states.shape() || one.lead != other.lead {
+            let wanted = format!("{} as the others have", show_shape(one.states.shape()));
+            return Err(Error::shape("partials", other.states.shape(), wanted));
+        }
+        let end = one.key_offset + one.len_key as i64;
+        if end > other.key_offset {
+            let got = format!("keys up to position {end} and keys from position {} on", other.key_offset);
+            return Err(Error::value("partials", got, "keys that do not overlap"));
+        }
+    }
+    Ok(())
+}

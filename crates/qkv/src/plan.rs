@@ -1,0 +1,158 @@
+//! What a call will do, and why: the choice of path, and an account of the work that can be printed.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::element::Element;
+use crate::forward::{DECODE_QUERIES, DecodeScratch, PrefillScratch};
+use crate::problem::{Path, Terms};
+use crate::simd::Simd;
+use crate::tile::{CHUNK, QUERY_BLOCK, Sort, TILE, Tile, cut};
+
+/// With fewer queries than this, most lanes would be empty on the prefill path.
+const FEW_QUERIES: usize = 8;
+
+/// The path that serves a call, and the reason.
+pub(crate) fn choose(terms: &Terms<'_>) -> (Path, &'static str) {
+    match terms.path {
+        Some(path) => (path, "asked for"),
+        None if terms.len_query < FEW_QUERIES => (Path::Decode, "few queries: keys in the lanes"),
+        None => (Path::Prefill, "many queries: queries in the lanes"),
+    }
+}
+
+/// The spans of keys that the decode path works on apart, each with the number of its first chunk: aligned powers of
+/// two of chunks, as many as keep all threads busy.
+pub(crate) fn decode_spans(terms: &Terms<'_>) -> Vec<(u64, Range<usize>)> {
+    let blocks = terms.len_query.div_ceil(DECODE_QUERIES);
+    let tasks = (terms.batches * terms.heads / terms.group * blocks).max(1);
+    let wanted = (2 * rayon::current_num_threads()).div_ceil(tasks);
+    let chunks = terms.len_key.div_ceil(CHUNK);
+    let chunks_of_span = chunks.div_ceil(wanted).max(1).next_power_of_two();
+    let spans: Vec<_> = cut(0..terms.len_key, terms.visibility.key_offset, chunks_of_span * CHUNK)
+        .map(|(number, keys)| (number * chunks_of_span as u64, keys))
+        .collect();
+    if spans.is_empty() { vec![(0, 0..0)] } else { spans }
+}
+
+/// How many tiles there are of each sort, over all batches and heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TileCounts {
+    /// Nothing visible: skipped.
+    pub empty: u64,
+    /// Everything visible.
+    pub full: u64,
+    /// Masked pair by pair.
+    pub mixed: u64,
+}
+
+/// An account of a call, which [`Display`](fmt::Display) prints.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// How rows are computed.
+    pub path: Path,
+    /// Why so.
+    pub reason: &'static str,
+    /// On which instructions.
+    pub simd: Simd,
+    /// On how many threads.
+    pub threads: usize,
+    /// Into how many tasks the work is cut.
+    pub tasks: usize,
+    /// What is skipped, done whole and done pair by pair.
+    pub tiles: TileCounts,
+    /// Multiplications and additions of the two products over all tiles that are not skipped.
+    pub flops: u64,
+    /// Bytes of queries, keys, values and output: what has to move at least.
+    pub bytes: u64,
+    /// Bytes of buffers over all threads.
+    pub scratch_bytes: u64,
+}
+
+impl Plan {
+    pub(crate) fn new<T: Element>(terms: &Terms<'_>) -> Self {
+        let (path, reason) = choose(terms);
+        let threads = rayon::current_num_threads();
+        let rows = match path {
+            Path::Prefill => QUERY_BLOCK,
+            Path::Decode => DECODE_QUERIES,
+            Path::Scalar => 1,
+        };
+        let (tiles, pairs) = count_tiles(terms, rows);
+        let spans = if path == Path::Decode { decode_spans(terms).len() } else { 1 };
+        let blocks = terms.len_query.div_ceil(rows);
+        let heads = terms.batches * terms.heads;
+        let tasks = match path {
+            Path::Decode => heads / terms.group * blocks * spans,
+            _ => heads * blocks,
+        };
+        let numbers = heads * terms.len_query * (terms.dim + terms.dim_value)
+            + heads / terms.group * terms.len_key * (terms.dim + terms.dim_value);
+        let chunks = terms.len_key.div_ceil(CHUNK);
+        let (dim, dim_value) = (terms.dim, terms.dim_value);
+        let scratch = match path {
+            Path::Prefill => PrefillScratch::<T::Accumulator>::bytes(dim, dim_value, chunks),
+            Path::Decode => DecodeScratch::<T::Accumulator>::bytes(terms.group, dim, dim_value, chunks),
+            Path::Scalar => (64 + 2) * (dim_value + 2) * size_of::<T::Accumulator>(),
+        };
+        // With more than one span, their states wait to be joined.
+        let waiting = if spans > 1 { spans * heads * terms.len_query * (2 + dim_value) } else { 0 };
+        Self {
+            path,
+            reason,
+            simd: terms.simd,
+            threads,
+            tasks,
+            tiles,
+            flops: 2 * pairs * (dim + dim_value) as u64,
+            bytes: (numbers * size_of::<T>()) as u64,
+            scratch_bytes: (scratch * threads.min(tasks) + waiting * size_of::<T::Accumulator>()) as u64,
+        }
+    }
+}
+
+/// Tiles by sort, and the pairs in those that are not empty.
+fn count_tiles(terms: &Terms<'_>, rows: usize) -> (TileCounts, u64) {
+    let mut counts = TileCounts::default();
+    let mut pairs = 0;
+    for batch in 0..terms.batches {
+        for first in (0..terms.len_query).step_by(rows) {
+            let queries = first..terms.len_query.min(first + rows);
+            for head in 0..terms.heads {
+                for (_, keys) in cut(0..terms.len_key, terms.visibility.key_offset, TILE) {
+                    let area = (queries.len() * keys.len()) as u64;
+                    match terms.sort(&Tile { batch, head, rows: queries.clone(), keys }) {
+                        Sort::Empty => counts.empty += 1,
+                        Sort::Full => (counts.full, pairs) = (counts.full + 1, pairs + area),
+                        Sort::Mixed => (counts.mixed, pairs) = (counts.mixed + 1, pairs + area),
+                    }
+                }
+            }
+        }
+    }
+    (counts, pairs)
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TileCounts { empty, full, mixed } = self.tiles;
+        writeln!(
+            f,
+            "path     {} ({}), {} on {} threads, {} tasks",
+            self.path, self.reason, self.simd, self.threads, self.tasks
+        )?;
+        writeln!(f, "tiles    {full} full, {mixed} mixed, {empty} empty and skipped")?;
+        write!(
+            f,
+            "work     {:.3} GFLOP, {} to move, {} of scratch",
+            self.flops as f64 / 1e9,
+            megabytes(self.bytes),
+            megabytes(self.scratch_bytes)
+        )
+    }
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

@@ -1,0 +1,197 @@
+//! A tile: some queries of one head against some neighbouring keys, the unit in which work is skipped and done.
+//!
+//! Tiles of keys lie at absolute positions, so that the same key falls into the same tile whatever cache it is
+//! handed in with.
+
+use std::ops::{Index, IndexMut, Range};
+
+use rayon::prelude::*;
+
+use crate::mask::Hint;
+use crate::planes::Planes;
+
+/// Keys in a tile: the span over which the maximum is taken before any exponential is. Part of the arithmetic.
+pub(crate) const TILE: usize = 64;
+
+/// Keys in a chunk: the span whose sums are chains; chunks merge along a fixed tree. Part of the arithmetic.
+pub(crate) const CHUNK: usize = 8 * TILE;
+
+/// Queries that are worked on together. Not part of the arithmetic.
+pub(crate) const QUERY_BLOCK: usize = 64;
+
+/// Some queries of one batch and head against keys of one tile, as slots of the arrays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    pub(crate) batch: usize,
+    pub(crate) head: usize,
+    /// Within one query block; not empty.
+    pub(crate) rows: Range<usize>,
+    /// Within one tile; not empty.
+    pub(crate) keys: Range<usize>,
+}
+
+/// One query against one key, for the oracles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) batch: usize,
+    pub(crate) head: usize,
+    pub(crate) query: usize,
+    pub(crate) key: usize,
+}
+
+impl From<Pair> for Tile {
+    fn from(Pair { batch, head, query, key }: Pair) -> Self {
+        Self { batch, head, rows: query..query + 1, keys: key..key + 1 }
+    }
+}
+
+/// Which pairs of a tile are visible, as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Empty,
+    Full,
+    Mixed,
+}
+
+impl Sort {
+    /// Both must allow a pair. The other is asked only where it matters.
+    pub(crate) fn and(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Empty => Self::Empty,
+            Self::Full => other(),
+            Self::Mixed => match other() {
+                Self::Empty => Self::Empty,
+                _ => Self::Mixed,
+            },
+        }
+    }
+}
+
+impl From<Hint> for Sort {
+    fn from(hint: Hint) -> Self {
+        match hint {
+            Hint::Empty => Self::Empty,
+            Hint::Full => Self::Full,
+            Hint::Mixed => Self::Mixed,
+        }
+    }
+}
+
+/// A span of keys (slots) cut where absolute positions are multiples of `unit`; yields the number of each piece
+/// and its slots.
+pub(crate) fn cut(
+    slots: Range<usize>,
+    key_offset: i64,
+    unit: usize,
+) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let unit = unit as u64;
+    let offset = key_offset as u64;
+    let mut start = slots.start;
+    std::iter::from_fn(move || {
+        if start >= slots.end {
+            return None;
+        }
+        let number = (offset + start as u64) / unit;
+        let end = slots.end.min(((number + 1) * unit - offset) as usize);
+        let piece = start..end;
+        start = end;
+        Some((number, piece))
+    })
+}
+
+/// A stored mask sorted into tiles, once for a call: a byte for each tile of the mask that was handed in.
+pub(crate) struct TileMap {
+    sorts: Vec<Sort>,
+    row_blocks: usize,
+    key_blocks: usize,
+    rows: usize,
+    columns: usize,
+    phase: usize,
+}
+
+impl TileMap {
+    /// Rows and keys of one entry.
+    pub(crate) const BLOCK: usize = TILE;
+
+    /// How far into its tile the first key stands.
+    pub(crate) fn phase(key_offset: i64) -> usize {
+        (key_offset as u64 % TILE as u64) as usize
+    }
+
+    pub(crate) fn new<T: Copy + Sync>(
+        planes: &Planes<'_, T>,
+        key_offset: i64,
+        visible: impl Fn(T) -> bool + Sync,
+    ) -> Self {
+        let (rows, columns) = planes.all().first().map_or((0, 0), |plane| plane.dim());
+        // An extent of 1 stands for all keys, wherever tiles begin.
+        let phase = if columns == 1 { 0 } else { Self::phase(key_offset) };
+        let row_blocks = rows.div_ceil(Self::BLOCK);
+        let key_blocks = (columns + phase).div_ceil(Self::BLOCK);
+        let sorts = (0..planes.all().len() * row_blocks * key_blocks)
+            .into_par_iter()
+            .map(|index| {
+                let plane = &planes.all()[index / (row_blocks * key_blocks)];
+                let row = index / key_blocks % row_blocks * Self::BLOCK;
+                let key = (index % key_blocks * Self::BLOCK).saturating_sub(phase);
+                let key_end = (index % key_blocks + 1) * Self::BLOCK - phase;
+                let (mut any, mut all) = (false, true);
+                for row in row..rows.min(row + Self::BLOCK) {
+                    for key in key..columns.min(key_end) {
+                        let visible = visible(plane[[row, key]]);
+                        any |= visible;
+                        all &= visible;
+                    }
+                }
+                match (any, all) {
+                    (false, _) => Sort::Empty,
+                    (true, true) => Sort::Full,
+                    (true, false) => Sort::Mixed,
+                }
+            })
+            .collect();
+        Self { sorts, row_blocks, key_blocks, rows, columns, phase }
+    }
+
+    /// What is known of a tile, from the entry that it lies in.
+    pub(crate) fn sort(&self, plane: usize, tile: &Tile) -> Sort {
+        let row_block = if self.rows == 1 { 0 } else { tile.rows.start / Self::BLOCK };
+        let key_block = if self.columns == 1 { 0 } else { (tile.keys.start + self.phase) / Self::BLOCK };
+        self.sorts[(plane * self.row_blocks + row_block) * self.key_blocks + key_block]
+    }
+}
+
+/// A tile's buffer with its queries and keys in either order: queries next to one another when they are in the
+/// lanes, keys when those are.
+pub(crate) struct Grid<'s, T> {
+    pub(crate) cells: &'s mut [T],
+    pub(crate) row_step: usize,
+    pub(crate) key_step: usize,
+}
+
+impl<T> Index<(usize, usize)> for Grid<'_, T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn index(&self, (row, key): (usize, usize)) -> &T {
+        &self.cells[row * self.row_step + key * self.key_step]
+    }
+}
+
+impl<T> IndexMut<(usize, usize)> for Grid<'_, T> {
+    #[inline(always)]
+    fn index_mut(&mut self, (row, key): (usize, usize)) -> &mut T {
+        &mut self.cells[row * self.row_step + key * self.key_step]
+    }
+}
+
+impl Grid<'_, bool> {
+    /// Leaves visible only what `sees` allows too; it is asked by slots.
+    pub(crate) fn narrow(&mut self, tile: &Tile, sees: impl Fn(usize, usize) -> bool) {
+        for (row, query) in tile.rows.clone().enumerate() {
+            for (column, key) in tile.keys.clone().enumerate() {
+                self[(row, column)] &= sees(query, key);
+            }
+        }
+    }
+}
