@@ -1,5 +1,45 @@
-//! Scaled dot-product attention on CPUs, `softmax(Q Kᵀ · scale + mask) V`: fast, exact, and open to inspection.
-#![warn(missing_docs)]
+//! Scaled dot-product attention on CPUs, `softmax(Q Kᵀ · scale + mask) V`: exact, linear in memory, and open to
+//! inspection.
+//!
+//! ```
+//! use ndarray::Array4;
+//! use qkv::{Alignment, Attention};
+//!
+//! // (batch, heads, len, dim); 8 query heads share 2 key heads.
+//! let query = Array4::<f32>::from_elem((1, 8, 5, 64), 0.1);
+//! let key = Array4::<f32>::from_elem((1, 2, 7, 64), 0.2);
+//! let value = Array4::<f32>::from_elem((1, 2, 7, 32), 0.3);
+//!
+//! let attention = Attention::new().causal(Alignment::BottomRight);
+//! let output = attention.forward(query.view(), key.view(), value.view())?;
+//! assert_eq!(output.shape(), [1, 8, 5, 32]);
+//!
+//! // More than the output, on request.
+//! let result = attention.call(query.view(), key.view(), value.view()).lse().weights().run()?;
+//! assert_eq!(result.weights.unwrap().shape(), [1, 8, 5, 7]);
+//! # Ok::<(), qkv::Error>(())
+//! ```
+//!
+//! # One row, one answer
+//!
+//! The bits of an output row depend only on that row's query, the keys and values it may attend, their positions,
+//! and the options: not on threads, batch, chunks of a cache, what else was asked for, or the instruction set.
+//!
+//! # What is decided
+//!
+//! | question | answer |
+//! |---|---|
+//! | default scale | `1/√dim`; any finite number may be given |
+//! | boolean mask | true is “may attend” |
+//! | bias | added to the scores; -∞ masks |
+//! | causal | [`Alignment`] says where the queries stand: torch's `is_causal` is `TopLeft` |
+//! | several masks | they intersect; biases add |
+//! | a row that may attend nothing | output 0, weights 0, log-sum-exp -∞ |
+//! | NaN or ∞ in masked keys and values | cannot reach the output |
+//! | NaN in a query, or in a visible key or value | the rows that see it are NaN |
+//! | what does not fit | an [`Error`] that names the argument, what was got, what is wanted and the usual mend |
+//! | memory | linear in the lengths, unless the weights themselves are asked for |
+//! | threads | those of the rayon pool that the caller is in |
 
 mod attention;
 mod bias;

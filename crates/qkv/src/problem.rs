@@ -136,7 +136,7 @@ impl<'a, T: Element> Problem<'a, T> {
         let terms = Terms {
             batches: shapes.batches(),
             heads: shapes.heads,
-            group: if shapes.key_heads == 0 { 1 } else { shapes.heads / shapes.key_heads },
+            group: shapes.heads.checked_div(shapes.key_heads).unwrap_or(1).max(1),
             len_query: shapes.len_query,
             len_key: shapes.len_key,
             dim: shapes.dim,

@@ -233,7 +233,10 @@ impl<A: Real> Scratch<A> {
     {
         let start = self.states.index(row, column);
         let output = &mut self.states.output[start..start + R * V::LANES];
-        let mut sums: [V; R] = std::array::from_fn(|r| V::load(&output[r * V::LANES..]));
+        let mut sums = [V::splat(A::ZERO); R];
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = V::load(&output[r * V::LANES..]);
+        }
         let weights = &self.weights[row * TILE..row * TILE + count];
         let scores = &self.scores[row * TILE..row * TILE + count];
         for ((&p, &s), value) in weights.iter().zip(scores).zip(self.value.chunks_exact(self.columns)) {

@@ -85,11 +85,13 @@ fn load_columns<T: Element>(
     to: &mut [T::Accumulator],
     stride: usize,
 ) {
-    for (column, to) in to.chunks_exact_mut(stride).take(from.ncols()).enumerate() {
-        let (own, padding) = to.split_at_mut(rows.len());
-        for (to, row) in own.iter_mut().zip(rows.clone()) {
-            *to = from[[row, column]].widen();
+    let count = rows.len();
+    for (at, row) in rows.enumerate() {
+        for (column, &x) in from.row(row).iter().enumerate() {
+            to[column * stride + at] = x.widen();
         }
-        padding.fill(T::Accumulator::ZERO);
+    }
+    for column in to.chunks_exact_mut(stride).take(from.ncols()) {
+        column[count..].fill(T::Accumulator::ZERO);
     }
 }

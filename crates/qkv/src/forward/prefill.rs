@@ -287,8 +287,12 @@ impl<A: Real> Scratch<A> {
     {
         let place = |column: usize, r: usize| (columns.start + column) * width + lane + r * V::LANES;
         let output = &mut self.states.output;
-        let mut sums: [[V; R]; COLUMNS] =
-            std::array::from_fn(|column| std::array::from_fn(|r| V::load(&output[place(column, r)..])));
+        let mut sums = [[V::splat(A::ZERO); R]; COLUMNS];
+        for (column, sums) in sums.iter_mut().enumerate() {
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(&output[place(column, r)..]);
+            }
+        }
         let weights = self.weights.chunks_exact(width).zip(self.scores.chunks_exact(width));
         let values = self.value.chunks_exact(columns.end);
         for ((weights, scores), value) in weights.zip(values).take(count) {
@@ -340,7 +344,10 @@ fn products_of_lanes<V: Vector, const KEYS: usize, const R: usize>(
     scores: &mut [V::Lane],
 ) {
     let dim = query.len() / width;
-    let keys: [&[V::Lane]; KEYS] = std::array::from_fn(|at| &key[at * dim..(at + 1) * dim]);
+    let mut keys: [&[V::Lane]; KEYS] = [&[]; KEYS];
+    for (at, of_key) in keys.iter_mut().enumerate() {
+        *of_key = &key[at * dim..(at + 1) * dim];
+    }
     let mut sums = [[V::splat(V::Lane::ZERO); R]; KEYS];
     for (e, query) in query.chunks_exact(width).enumerate() {
         for r in 0..R {

@@ -341,7 +341,7 @@ where
 fn scalar_matrix<T, O>(
     problem: &Problem<'_, T>,
     rows: &mut Rows<'_, O>,
-    (stage, stats): (Stage, [&[T::Accumulator]; 2]),
+    (stage, [max, sum]): (Stage, [&[T::Accumulator]; 2]),
 ) where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
@@ -351,7 +351,7 @@ fn scalar_matrix<T, O>(
             let pair = Pair { batch: rows.batch, head: rows.head, query: rows.first + row, key };
             let score = scalar::score(problem, pair, stage.min(Stage::Masked));
             let x = match stage {
-                Stage::Weights => scalar::weight(score, stats[0][row], stats[1][row]),
+                Stage::Weights => scalar::weight(score, max[row], sum[row]),
                 _ => score.unwrap_or(T::Accumulator::NEG_INFINITY),
             };
             rows.set(row, key, x);

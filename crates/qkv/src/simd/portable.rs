@@ -3,7 +3,6 @@
 //! The compiler turns the loops into whatever registers the surrounding `#[target_feature]` allows. Only the fused
 //! multiply-add has to be chosen by hand: an instruction where there is one, else software.
 
-use std::array;
 use std::marker::PhantomData;
 
 use super::Vector;
@@ -41,9 +40,13 @@ impl Fused for Hardware {
 pub struct Lanes<A, F, const N: usize>([A; N], PhantomData<F>);
 
 impl<A: Real, F: Fused, const N: usize> Lanes<A, F, N> {
+    /// Changes each lane by itself. A plain loop: the compiler unrolls it, and kernels hold thousands of them.
     #[inline(always)]
-    fn each(lane: impl FnMut(usize) -> A) -> Self {
-        Self(array::from_fn(lane), PhantomData)
+    fn each(mut self, lane: impl Fn(usize, A) -> A) -> Self {
+        for i in 0..N {
+            self.0[i] = lane(i, self.0[i]);
+        }
+        self
     }
 }
 
@@ -58,8 +61,9 @@ impl<A: Real, F: Fused, const N: usize> Vector for Lanes<A, F, N> {
 
     #[inline(always)]
     fn load(from: &[A]) -> Self {
-        let from = &from[..N];
-        Self::each(|i| from[i])
+        let mut lanes = [A::ZERO; N];
+        lanes.copy_from_slice(&from[..N]);
+        Self(lanes, PhantomData)
     }
 
     #[inline(always)]
@@ -69,42 +73,42 @@ impl<A: Real, F: Fused, const N: usize> Vector for Lanes<A, F, N> {
 
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        Self::each(|i| self.0[i] + other.0[i])
+        self.each(|i, x| x + other.0[i])
     }
 
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        Self::each(|i| self.0[i] - other.0[i])
+        self.each(|i, x| x - other.0[i])
     }
 
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        Self::each(|i| self.0[i] * other.0[i])
+        self.each(|i, x| x * other.0[i])
     }
 
     #[inline(always)]
     fn div(self, other: Self) -> Self {
-        Self::each(|i| self.0[i] / other.0[i])
+        self.each(|i, x| x / other.0[i])
     }
 
     #[inline(always)]
     fn mul_add(self, factor: Self, addend: Self) -> Self {
-        Self::each(|i| F::mul_add(self.0[i], factor.0[i], addend.0[i]))
+        self.each(|i, x| F::mul_add(x, factor.0[i], addend.0[i]))
     }
 
     #[inline(always)]
     fn exp2_whole(self) -> Self {
-        Self::each(|i| self.0[i].exp2_whole())
+        self.each(|_, x| x.exp2_whole())
     }
 
     #[inline(always)]
     fn if_less(self, other: Self, then: Self, otherwise: Self) -> Self {
-        Self::each(|i| if self.0[i] < other.0[i] { then.0[i] } else { otherwise.0[i] })
+        self.each(|i, x| if x < other.0[i] { then.0[i] } else { otherwise.0[i] })
     }
 
     #[inline(always)]
     fn if_equal(self, other: Self, then: Self, otherwise: Self) -> Self {
-        Self::each(|i| if self.0[i] == other.0[i] { then.0[i] } else { otherwise.0[i] })
+        self.each(|i, x| if x == other.0[i] { then.0[i] } else { otherwise.0[i] })
     }
 }
 

@@ -1,0 +1,205 @@
+//! How a call was read and what it does, in words: shapes, the five steps, masks.
+
+use qkv::{Alignment, Window};
+use serde_json::{Value, json};
+
+use crate::layout::Layout;
+use crate::request::{Extents, Number, Request};
+use crate::show;
+
+/// A mask, bias or bound, as it is told to people and in JSON.
+pub struct Bound {
+    pub kind: &'static str,
+    /// How an array's axes fall on the scores; nothing for what has no array.
+    pub axes: Vec<String>,
+    pub meaning: String,
+    /// An array's origin and shape.
+    pub array: Option<(String, String)>,
+}
+
+impl Bound {
+    fn plain(kind: &'static str, meaning: String) -> Self {
+        Self { kind, axes: Vec::new(), meaning, array: None }
+    }
+
+    pub fn json(&self) -> Value {
+        json!({ "kind": self.kind, "axes": self.axes, "meaning": self.meaning })
+    }
+
+    fn line(&self) -> String {
+        match &self.array {
+            Some((origin, shape)) => {
+                format!("{}; {origin} {shape} is {}", self.meaning, self.axes.join(", "))
+            }
+            None => format!("{}: {}", self.kind, self.meaning),
+        }
+    }
+}
+
+/// Causal order, aligned: the position of the first query is said where it is not plain.
+pub fn causal<T: Number>(request: &Request<'_, T>) -> Option<String> {
+    let settings = &request.input.settings;
+    let Extents { len_query, len_key, .. } = request.extents;
+    let mut words = match settings.causal? {
+        Alignment::TopLeft => "top-left: query i attends keys 0 to i".to_string(),
+        Alignment::BottomRight => "bottom-right: the last query attends all keys that count".to_string(),
+        Alignment::Offset(offset) => format!("query i attends keys up to position {offset} + i"),
+    };
+    if len_query != len_key {
+        let stands = match request.first_position() {
+            Some(position) => format!("query 0 stands at position {position}"),
+            None => "query 0 stands where each batch's key length puts it".to_string(),
+        };
+        words +=
+            &format!(" ({}, {}: {stands})", show::count(len_query, "query"), show::count(len_key, "key"));
+    }
+    if let Some(prefix) = &settings.prefix {
+        words += &format!("; the first {} keys are open to all", list(prefix));
+    }
+    Some(words)
+}
+
+/// All that bounds or biases the scores, but causal order.
+pub fn bounds<T: Number>(request: &Request<'_, T>) -> Vec<Bound> {
+    let settings = &request.input.settings;
+    let mut bounds = Vec::new();
+    if let Some(mask) = &request.input.mask {
+        bounds.push(Bound {
+            kind: mask.kind(),
+            axes: mask.axes(&request.score_axes()),
+            meaning: mask.meaning.clone(),
+            array: Some((own_name(&mask.origin, &request.input.title), mask.shape())),
+        });
+    }
+    if let Some(Window { left, right }) = settings.window {
+        let bound = |bound: Option<u64>| bound.map_or("any number".to_string(), |bound| bound.to_string());
+        let meaning = format!("{} of positions before its own, {} after", bound(left), bound(right));
+        bounds.push(Bound::plain("window", meaning));
+    }
+    if let Some(lengths) = &settings.key_lengths {
+        bounds.push(Bound::plain("key-lengths", format!("the first {} keys count", list(lengths))));
+    }
+    if let Some(segments) = &settings.segments {
+        let shapes = (show::shape(segments.query.shape()), show::shape(segments.key.shape()));
+        let meaning = format!("a query attends keys that carry its id; ids {} and {}", shapes.0, shapes.1);
+        bounds.push(Bound::plain("segments", meaning));
+    }
+    if settings.alibi {
+        bounds.push(Bound::plain("alibi", "each head's slope times the distance is taken off".to_string()));
+    }
+    bounds
+}
+
+/// An array's name, with its file only if that is another than the input.
+fn own_name(origin: &str, title: &str) -> String {
+    let inside = origin.strip_prefix(title).and_then(|rest| rest.strip_prefix(':'));
+    inside.unwrap_or(origin).to_string()
+}
+
+fn list<N: ToString>(numbers: &[N]) -> String {
+    let numbers: Vec<_> = numbers.iter().map(N::to_string).collect();
+    match &numbers[..] {
+        [only] => only.clone(),
+        each => format!("{} (by batch)", each.join(", ")),
+    }
+}
+
+/// How the arrays were read: a line each, then how heads share keys.
+pub fn reading<T: Number>(request: &Request<'_, T>) -> Vec<String> {
+    let extents = &request.extents;
+    let file_shapes = request.input.arrays.each().map(|(_, array)| show::shape(array.tensor.shape()));
+    let width = file_shapes.iter().map(String::len).max().unwrap_or(0);
+    let role = [("query", extents.heads), ("key", extents.key_heads), ("value", extents.key_heads)];
+    let mut lines = Vec::new();
+    for (((name, array), shape), (role, heads)) in
+        request.arrays.each().into_iter().zip(file_shapes).zip(role)
+    {
+        let rank = array.ndim();
+        let batches = array.shape()[..rank.saturating_sub(3)].iter();
+        let mut parts: Vec<String> = batches.map(|&length| show::count(length, "batch")).collect();
+        if rank > 2 {
+            parts
+                .push(show::count(heads, &format!("{} head", if role == "query" { "query" } else { "key" })));
+        }
+        let (length, dim) = (array.shape()[rank - 2], array.shape()[rank - 1]);
+        parts.push(format!("{} of {}", show::count(length, role), show::count(dim, "number")));
+        lines.push(format!("{name:<8} {shape:<width$}  {}", parts.join(", ")));
+    }
+    let mut last = vec![heads(extents)];
+    if request.layout != Layout::HeadsFirst {
+        let rank = request.input.arrays.query.tensor.shape().len();
+        last.push(format!("axes {}", request.layout.axes(rank)));
+    }
+    last.push(<T as qkv::Element>::NAME.to_string());
+    lines.push(format!("{:9}{}", "", last.join("; ")));
+    lines
+}
+
+/// `9 query heads, 3 key heads: 3 query heads share one`
+fn heads(extents: &Extents) -> String {
+    let Extents { heads, key_heads, .. } = *extents;
+    let both = format!("{}, {}", show::count(heads, "query head"), show::count(key_heads, "key head"));
+    match heads.checked_div(key_heads) {
+        None | Some(0 | 1) if heads == 1 => "one head".to_string(),
+        None | Some(0 | 1) => format!("{both}: one for each"),
+        Some(_) if key_heads == 1 => format!("{both}: all share it"),
+        Some(group) => format!("{both}: {group} query heads share one"),
+    }
+}
+
+/// What is done, in five steps.
+pub fn steps<T: Number>(request: &Request<'_, T>) -> Vec<String> {
+    let extents = &request.extents;
+    let settings = &request.input.settings;
+    let with = |last: [usize; 2]| {
+        let heads = (extents.rank > 2).then_some(extents.heads);
+        let axes: Vec<usize> = extents.batch_axes.iter().copied().chain(heads).chain(last).collect();
+        show::shape(&axes)
+    };
+    let scores = with([extents.len_query, extents.len_key]);
+    let output = with([extents.len_query, extents.dim_value]);
+    let mut scale = format!("× {} ({})", short(request.scale()), settings.scale_from);
+    if let Some(cap) = settings.softcap {
+        scale += &format!(", then {cap} · tanh(score / {cap})");
+    }
+    let mut masks: Vec<String> = causal(request).map(|words| format!("causal {words}")).into_iter().collect();
+    masks.extend(bounds(request).iter().map(Bound::line));
+    if masks.is_empty() {
+        masks.push("none: every query may attend every key".to_string());
+    }
+    let softmax = match &settings.sinks {
+        Some(_) => "each row becomes weights; with its head's sink they sum to 1",
+        None => "each row of scores becomes weights that sum to 1",
+    };
+    let mut lines = vec![
+        format!("1 scores  q · k, every query against every key: {scores}"),
+        format!("2 scale   {scale}"),
+        format!("3 mask    {}", masks.remove(0)),
+    ];
+    lines.extend(masks.into_iter().map(|words| format!("{:10}{words}", "")));
+    lines.push(format!("4 softmax {softmax}"));
+    lines.push(format!("5 output  weights · v, a mean of the values: {output}"));
+    lines
+}
+
+/// Six digits, or fewer if they say it all.
+fn short(x: f64) -> String {
+    let rounded = format!("{x:.6}");
+    let exact = x.to_string();
+    if exact.len() <= rounded.len() || x.abs() < 1e-3 { exact } else { rounded }
+}
+
+/// Whether the sizes look as if the axes were in another order.
+pub fn implausible<T: Number>(request: &Request<'_, T>) -> Option<String> {
+    let shape = request.input.arrays.key.tensor.shape();
+    let shown = show::shape(shape);
+    match (request.layout, shape) {
+        (Layout::HeadsFirst, [.., heads, length, _]) if shape.len() >= 4 && heads > length => Some(format!(
+            "k {shown} is read as {heads} heads of {length} keys; if its axes are (batch, length, heads, dim), say --layout bshd"
+        )),
+        (Layout::LengthFirst, [.., length, heads, _]) if heads > length => Some(format!(
+            "k {shown} is read as {length} keys in {heads} heads; if its axes are (batch, heads, length, dim), leave --layout out"
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,249 @@
+//! What a command computes on: queries, keys, values and a mask out of files, by name, with the settings that the
+//! options and the files' metadata come to. How each was chosen is kept in words.
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use qkv_io::Dtype;
+
+use crate::layout::Trio;
+use crate::mask::Mask;
+use crate::options::{AttentionOptions, MaskAs};
+use crate::settings::{self, Settings};
+use crate::source::{self, Array, Arrays, Source};
+
+const QUERY: [&str; 2] = ["q", "query"];
+const KEY: [&str; 2] = ["k", "key"];
+const VALUE: [&str; 2] = ["v", "value"];
+/// What `check` compares with.
+const EXPECTED: [&str; 7] =
+    ["expected", "output", "expected_lse", "weights", "attention_weights", "scores", "scaled_scores"];
+
+/// Where the arrays are to come from.
+pub struct Sources<'a> {
+    pub input: Option<&'a Source>,
+    pub query: Option<&'a Source>,
+    pub key: Option<&'a Source>,
+    pub value: Option<&'a Source>,
+}
+
+/// Everything of a call, read and named.
+pub struct Input {
+    /// What it was read from.
+    pub title: String,
+    pub arrays: Trio<Array>,
+    pub mask: Option<Mask>,
+    pub settings: Settings,
+    /// A token for each key, for each batch.
+    pub tokens: Option<Vec<Vec<String>>>,
+    /// How arrays were chosen, in words.
+    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
+    /// The input's other arrays.
+    pub rest: Arrays,
+}
+
+impl Input {
+    pub fn read(sources: &Sources<'_>, options: &AttentionOptions) -> anyhow::Result<Self> {
+        let reading = options.reading();
+        let overrides = [(sources.query, QUERY), (sources.key, KEY), (sources.value, VALUE)];
+        let mut own = match sources.input {
+            Some(Source { path, name: None }) => Some(Arrays::open(path, &reading)?),
+            Some(source) => {
+                // One named array of a file is x.
+                let (array, rest) = source::read(source, &[], &reading)?;
+                let title = array.origin.clone();
+                return Self::new(
+                    Trio { query: array.clone(), key: array.clone(), value: array },
+                    title,
+                    rest,
+                    options,
+                );
+            }
+            None => None,
+        };
+        let mut notes = Vec::new();
+        let mut found = Vec::new();
+        // Without INPUT, the mask and the metadata are those of the first file named.
+        let mut first = None;
+        for (source, names) in overrides {
+            let inside = own.as_mut().map_or(Ok(None), |own| own.take(&names))?;
+            let Some(source) = source else {
+                found.push(inside);
+                continue;
+            };
+            notes.extend(inside.map(|inside| format!("{} is replaced by -{}", inside.origin, names[0])));
+            let (array, rest) = source::read(source, &names, &reading)?;
+            first.get_or_insert(rest);
+            found.push(Some(array));
+        }
+        let Some(mut own) = own.or(first) else { bail!("no input: name a file, or give -q, -k and -v") };
+        let arrays = complete(found, &mut own, sources)?;
+        let title = if sources.input.is_some() { own.file.clone() } else { "-q, -k and -v".to_string() };
+        let mut input = Self::new(arrays, title, own, options)?;
+        input.notes.splice(0..0, notes);
+        Ok(input)
+    }
+
+    /// Settles what the arrays' own file and the options say together.
+    pub fn new(
+        arrays: Trio<Array>,
+        title: String,
+        mut rest: Arrays,
+        options: &AttentionOptions,
+    ) -> anyhow::Result<Self> {
+        let dtypes = arrays.each().map(|(_, array)| array.tensor.dtype());
+        if dtypes.iter().any(|&dtype| dtype != dtypes[0]) {
+            let [query, key, value] = dtypes;
+            bail!("q is {query}, k is {key} and v is {value}; want one dtype for all three: convert them");
+        }
+        if !matches!(dtypes[0], Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64) {
+            bail!("{}: elements are {}; want f32, f64, f16 or bf16", arrays.query.origin, dtypes[0]);
+        }
+        let metadata = std::mem::take(&mut rest.bundle.metadata);
+        let mut settings = Settings::new(options, &rest.file, &metadata)?;
+        let mut notes = Vec::new();
+        let mut warnings = Vec::new();
+        let mask = read_mask(&mut rest, &mut settings, options, &mut notes)?;
+        let tokens = match metadata.get("tokens").map(|text| tokens(text)) {
+            Some(None) => {
+                warnings.push(format!(
+                    "{}: metadata tokens is not a JSON list of texts, or of such lists; not used",
+                    rest.file
+                ));
+                None
+            }
+            tokens => tokens.flatten(),
+        };
+        if let Some(tokens) = &tokens {
+            let lengths: Vec<_> = tokens.iter().map(|batch| batch.len().to_string()).collect();
+            settings.notes.push(format!("{} tokens", lengths.join(" + ")));
+        }
+        notes.extend(unused(&rest));
+        Ok(Self { title, arrays, mask, settings, tokens, notes, warnings, rest })
+    }
+}
+
+/// Fills in from `x`, or says what is missing.
+fn complete(
+    found: Vec<Option<Array>>,
+    own: &mut Arrays,
+    sources: &Sources<'_>,
+) -> anyhow::Result<Trio<Array>> {
+    let missing: Vec<&str> = found
+        .iter()
+        .zip(["q", "k", "v"])
+        .filter(|(array, _)| array.is_none())
+        .map(|(_, name)| name)
+        .collect();
+    if let Ok([Some(query), Some(key), Some(value)]) = <[_; 3]>::try_from(found) {
+        return Ok(Trio { query, key, value });
+    }
+    let projections: Vec<_> = own.names.iter().filter(|name| is_projection(name)).cloned().collect();
+    let x = if own.is_nameless() && missing.len() == 3 { Some(own.take_only()?) } else { own.take(&["x"])? };
+    match x {
+        Some(x) if !projections.is_empty() && missing.len() == 3 => bail!(
+            "{}: has x and projections ({}), which this version does not support; project x first and give q, k and v",
+            x.origin,
+            projections.join(", ")
+        ),
+        Some(x) if missing.len() == 3 => Ok(Trio { query: x.clone(), key: x.clone(), value: x }),
+        _ if sources.input.is_none() => {
+            bail!("no {}: give -q, -k and -v, or one file with all three", missing.join(", no "))
+        }
+        _ => bail!(
+            "{}: has no {}; want arrays q, k and v (or query, key and value), or x alone; it has {}",
+            own.file,
+            missing.join(" and no "),
+            own.list()
+        ),
+    }
+}
+
+/// Whether a name is one of a layer's weights: the lesson's `w_q` and `b_q`, or torch's.
+fn is_projection(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let lesson =
+        |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| ["q", "k", "v", "o"].contains(&rest));
+    lesson("w_")
+        || lesson("b_")
+        || name.ends_with(".weight")
+        || name.ends_with("in_proj_weight")
+        || name.ends_with("in_proj_bias")
+        || name.contains("out_proj.")
+}
+
+/// The mask of the options, else the input's own.
+fn read_mask(
+    rest: &mut Arrays,
+    settings: &mut Settings,
+    options: &AttentionOptions,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Option<Mask>> {
+    let own = rest.take(&["mask"])?;
+    let said_by_option = options.mask_as.map(|mask_as| (mask_as, option_words(mask_as)));
+    let in_metadata = settings.mask_as.map(|mask_as| (mask_as, metadata_words(mask_as)));
+    if let Some(source) = &options.mask {
+        notes.extend(own.map(|own| format!("{} is not used: --mask replaces it", own.origin)));
+        let (array, from) = source::read(source, &["mask", "attn_mask"], &options.reading())?;
+        let its_own = settings::mask_as_of(&from.file, &from.bundle.metadata)?;
+        let its_own = its_own.map(|mask_as| (mask_as, metadata_words(mask_as)));
+        return Mask::new(array, said_by_option.or(its_own)).map(Some);
+    }
+    let Some(array) = own else {
+        if options.mask_as.is_some() {
+            bail!("--mask-as: there is no mask; give one with --mask, or leave --mask-as out");
+        }
+        return Ok(None);
+    };
+    if let Some((_, said)) = in_metadata {
+        let replaced = said_by_option.filter(|&(mask_as, _)| Some(mask_as) != settings.mask_as);
+        let by = replaced.map(|(_, option)| format!(", replaced by {option}")).unwrap_or_default();
+        settings.notes.push(format!("{}{by}", said.trim_start_matches("metadata ")));
+    }
+    // A boolean mask has one meaning, whatever a file's texts say.
+    let in_metadata = in_metadata.filter(|_| array.tensor.dtype() != Dtype::Bool);
+    Mask::new(array, said_by_option.or(in_metadata)).map(Some)
+}
+
+fn option_words(mask_as: MaskAs) -> &'static str {
+    match mask_as {
+        MaskAs::Allow => "--mask-as allow",
+        MaskAs::Additive => "--mask-as additive",
+    }
+}
+
+fn metadata_words(mask_as: MaskAs) -> &'static str {
+    match mask_as {
+        MaskAs::Allow => "metadata mask-as allow",
+        MaskAs::Additive => "metadata mask-as additive",
+    }
+}
+
+/// A JSON list of texts, or one such list for each batch.
+fn tokens(text: &str) -> Option<Vec<Vec<String>>> {
+    let one = serde_json::from_str::<Vec<String>>(text).map(|tokens| vec![tokens]);
+    one.or_else(|_| serde_json::from_str(text)).ok()
+}
+
+/// What else the file holds, in words.
+fn unused(rest: &Arrays) -> Vec<String> {
+    let (expected, others): (Vec<_>, Vec<_>) =
+        rest.bundle.names().partition(|name| EXPECTED.contains(&name.to_ascii_lowercase().as_str()));
+    let mut notes = Vec::new();
+    if !others.is_empty() {
+        const SHOWN: usize = 6;
+        let more = others.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        notes.push(format!("not used: {}{more}", others[..others.len().min(SHOWN)].join(", ")));
+    }
+    if !expected.is_empty() {
+        notes.push(format!("for `qkv check`: {}", expected.join(", ")));
+    }
+    notes
+}
+
+/// The metadata's texts that are worth showing with the built-in sample.
+pub fn text<'a>(metadata: &'a BTreeMap<String, String>, key: &str) -> &'a str {
+    metadata.get(key).map_or("", String::as_str)
+}

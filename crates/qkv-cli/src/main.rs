@@ -1,0 +1,99 @@
+//! The command `qkv`: parse, call, print.
+//!
+//! This file owns the way in and the way out: the command line, the exit status, and what a closed pipe and Ctrl-C
+//! mean. Results go to stdout, everything else to stderr.
+
+mod attend;
+mod audit;
+mod check;
+mod compare;
+mod describe;
+mod expected;
+mod input;
+mod interrupt;
+mod layout;
+mod machine;
+mod mask;
+mod options;
+mod paths;
+mod progress;
+mod request;
+mod sample;
+mod settings;
+mod show;
+mod source;
+mod terminal;
+mod tokens;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use terminal::Terminal;
+
+/// Scaled dot-product attention on CPUs, softmax(Q Kᵀ · scale + mask) V.
+///
+/// Without a command: `attend` on the built-in sample.
+#[derive(Parser)]
+#[command(name = "qkv", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compute attention over a file's q, k and v, and say what was done
+    Attend(Box<attend::Arguments>),
+    /// Hold every path against the f64 reference, the scalar program and what the file expects
+    Check(Box<check::Arguments>),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let command = cli.command.unwrap_or_else(|| Command::Attend(Box::default()));
+    let writes_file = matches!(&command, Command::Attend(arguments) if arguments.output.is_some());
+    let mut terminal = Terminal::new(writes_file);
+    let result = interrupt::install().and_then(|()| match &command {
+        Command::Attend(arguments) => attend::run(arguments, &mut terminal),
+        Command::Check(arguments) => check::run(arguments, &mut terminal),
+    });
+    match result.and_then(|passed| Ok(terminal.flush().map(|()| passed)?)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => failure(&error),
+    }
+}
+
+/// Help and version are results; anything else is a mistake, said in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Where stdout is closed nobody reads the help.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    let mistake = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let mistake = mistake.split("\n\nFor more").next().unwrap_or(mistake);
+    let mistake = mistake.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    terminal::complain(&format!("{mistake} (see --help)"));
+    ExitCode::from(2)
+}
+
+fn failure(error: &anyhow::Error) -> ExitCode {
+    let closed_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(closed_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    if error.is::<interrupt::Interrupted>() {
+        return ExitCode::from(interrupt::STATUS);
+    }
+    terminal::complain(&format!("{error:#}"));
+    ExitCode::from(2)
+}

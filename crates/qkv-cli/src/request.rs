@@ -1,0 +1,219 @@
+//! One call with its element type: the arrays as the engine reads them, and all options together.
+
+use anyhow::{Context, bail};
+use ndarray::{Array4, ArrayD, ArrayView4, ArrayViewD, Axis, IxDyn};
+use qkv::{Alignment, Attention, Call, Simd};
+use qkv_io::{Data, Tensor};
+
+use crate::input::Input;
+use crate::layout::{Layout, Trio};
+use crate::options::AttentionOptions;
+use crate::show;
+
+/// A type that arrays of queries, keys and values have, in the engine and in files.
+pub trait Number: qkv::Element<Accumulator: qkv_io::Element> + qkv_io::Element {}
+
+impl<T: qkv::Element<Accumulator: qkv_io::Element> + qkv_io::Element> Number for T {}
+
+/// Runs `$body` with `$T` the element type of an [`Input`].
+macro_rules! with_element {
+    ($input:expr, $T:ident => $body:expr) => {
+        match $input.arrays.query.tensor.dtype() {
+            qkv_io::Dtype::F16 => {
+                type $T = qkv::f16;
+                $body
+            }
+            qkv_io::Dtype::Bf16 => {
+                type $T = qkv::bf16;
+                $body
+            }
+            qkv_io::Dtype::F64 => {
+                type $T = f64;
+                $body
+            }
+            // `Input` holds floats only.
+            _ => {
+                type $T = f32;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// An input with its element type.
+pub struct Request<'a, T> {
+    pub input: &'a Input,
+    pub layout: Layout,
+    /// `(…, heads, length, dim)`
+    pub arrays: Trio<ArrayViewD<'a, T>>,
+    pub extents: Extents,
+    pub simd: Option<Simd>,
+}
+
+/// How many there are of each, once the arrays are read.
+#[derive(Clone, Debug)]
+pub struct Extents {
+    pub batch_axes: Vec<usize>,
+    pub batches: usize,
+    pub heads: usize,
+    pub key_heads: usize,
+    pub len_query: usize,
+    pub len_key: usize,
+    pub dim: usize,
+    pub dim_value: usize,
+    pub rank: usize,
+}
+
+impl<'a, T: Number> Request<'a, T> {
+    pub fn new(input: &'a Input, options: &AttentionOptions, simd: Option<Simd>) -> anyhow::Result<Self> {
+        let layout = Layout::new(options, input.arrays.query.tensor.shape())?;
+        let arrays = Trio {
+            query: typed(&input.arrays.query.tensor)?.view(),
+            key: typed(&input.arrays.key.tensor)?.view(),
+            value: typed(&input.arrays.value.tensor)?.view(),
+        };
+        let arrays = layout.read(arrays)?;
+        let plain = Attention::new();
+        // Shapes that do not fit are the engine's to explain; below this they do.
+        let plan = plain.call(arrays.query.view(), arrays.key.view(), arrays.value.view()).plan();
+        plan.map_err(|error| explained(input, layout, error))?;
+        let extents = Extents::of(&arrays);
+        Ok(Self { input, layout, arrays, extents, simd })
+    }
+
+    /// The engine's options, for the queries from `first` on.
+    pub fn attention(&self, first: usize) -> Attention<'a> {
+        let rows = (first, self.extents.len_query);
+        let mut attention = self.input.settings.attention(rows.0, rows.1);
+        if let Some(mask) = &self.input.mask {
+            attention = mask.add_to(attention, rows);
+        }
+        match self.simd {
+            Some(simd) => attention.simd(simd),
+            None => attention,
+        }
+    }
+
+    /// A call on all rows.
+    pub fn call<'c>(&'c self, attention: &'c Attention<'c>) -> Call<'c, T, IxDyn> {
+        attention.call(self.arrays.query.view(), self.arrays.key.view(), self.arrays.value.view())
+    }
+
+    /// The queries from `first` on.
+    pub fn queries(&self, first: usize) -> ArrayViewD<'_, T> {
+        let mut queries = self.arrays.query.view();
+        queries.slice_axis_inplace(Axis(self.extents.rank - 2), (first..).into());
+        queries
+    }
+
+    /// An error of the engine, with what it is about in the user's words.
+    pub fn explained(&self, error: qkv::Error) -> anyhow::Error {
+        explained(self.input, self.layout, error)
+    }
+
+    /// The axes of the scores with their lengths, batch axes first.
+    pub fn score_axes(&self) -> Vec<(&'static str, usize)> {
+        let Extents { batch_axes, heads, len_query, len_key, rank, .. } = &self.extents;
+        let batches = batch_axes.iter().map(|&length| ("batch", length));
+        let heads = (*rank > 2).then_some(("head", *heads));
+        batches.chain(heads).chain([("query", *len_query), ("key", *len_key)]).collect()
+    }
+
+    /// Which position the first query stands at; `None` if it differs from batch to batch.
+    pub fn first_position(&self) -> Option<i64> {
+        let settings = &self.input.settings;
+        match settings.causal {
+            Some(Alignment::TopLeft) => Some(0),
+            Some(Alignment::Offset(offset)) => Some(offset),
+            Some(Alignment::BottomRight) => {
+                let length = match settings.key_lengths.as_deref() {
+                    None => self.extents.len_key,
+                    Some([length]) => *length,
+                    Some(_) => return None,
+                };
+                Some(settings.key_offset + length as i64 - self.extents.len_query as i64)
+            }
+            None => Some(settings.query_offset.unwrap_or(0)),
+        }
+    }
+
+    pub fn scale(&self) -> f64 {
+        let default = || if self.extents.dim == 0 { 1.0 } else { 1.0 / (self.extents.dim as f64).sqrt() };
+        self.input.settings.scale.unwrap_or_else(default)
+    }
+}
+
+impl Extents {
+    fn of<T>(arrays: &Trio<ArrayViewD<'_, T>>) -> Self {
+        let Trio { query, key, value } = arrays;
+        let rank = query.ndim();
+        let axis = |array: &ArrayViewD<'_, T>, from_end: usize| array.shape()[rank - from_end];
+        let longest = |axis: usize| {
+            let own = [query.shape()[axis], key.shape()[axis], value.shape()[axis]];
+            // Lengths of 1 broadcast, to 0 too.
+            own.into_iter().find(|&length| length != 1).unwrap_or(1)
+        };
+        let batch_axes: Vec<usize> = (0..rank.saturating_sub(3)).map(longest).collect();
+        Self {
+            batches: batch_axes.iter().product(),
+            batch_axes,
+            heads: if rank > 2 { axis(query, 3) } else { 1 },
+            key_heads: if rank > 2 { axis(key, 3) } else { 1 },
+            len_query: axis(query, 2),
+            len_key: axis(key, 2),
+            dim: axis(query, 1),
+            dim_value: axis(value, 1),
+            rank,
+        }
+    }
+
+    /// How many rows the output has.
+    pub fn rows(&self) -> usize {
+        self.batches * self.heads * self.len_query
+    }
+}
+
+fn typed<T: Number>(tensor: &Tensor) -> anyhow::Result<&Data<T>> {
+    tensor.data::<T>().with_context(|| format!("want {}, got {}", <T as qkv::Element>::NAME, tensor.dtype()))
+}
+
+fn explained(input: &Input, layout: Layout, error: qkv::Error) -> anyhow::Error {
+    let about = match &error {
+        qkv::Error::Shape { argument, .. } | qkv::Error::Value { argument, .. } => *argument,
+        _ => "",
+    };
+    let words = error.to_string();
+    let what = match (about, &input.mask) {
+        ("mask" | "bias", Some(mask)) => format!("mask {}", mask.origin),
+        ("query", _) => format!("q {}", input.arrays.query.origin),
+        ("key", _) => format!("k {}", input.arrays.key.origin),
+        ("value", _) => format!("v {}", input.arrays.value.origin),
+        ("", _) => input.title.clone(),
+        (option, _) => format!("--{}", option.split(' ').next().unwrap_or(option).replace('_', "-")),
+    };
+    let words = words.strip_prefix(about).unwrap_or(&words).trim_start_matches(": ");
+    let read = match layout {
+        Layout::HeadsFirst => "",
+        _ => "; shapes are as read, (batch, heads, length, dim)",
+    };
+    anyhow::anyhow!("{what}: {words}{read}")
+}
+
+/// An output or a matrix as `(batch, head, query, number)`.
+pub fn four_axes<O: Clone>(array: ArrayD<O>, extents: &Extents) -> anyhow::Result<Array4<O>> {
+    let last = array.shape().last().copied().unwrap_or(1);
+    let queries = array.shape()[extents.rank - 2];
+    Ok(array.into_shape_with_order((extents.batches, extents.heads, queries, last))?)
+}
+
+/// The same of a view.
+pub fn view_four_axes<'b, O>(array: &'b ArrayD<O>, extents: &Extents) -> anyhow::Result<ArrayView4<'b, O>> {
+    let last = array.shape().last().copied().unwrap_or(1);
+    let queries = array.shape()[extents.rank - 2];
+    let view = array.view().into_shape_with_order((extents.batches, extents.heads, queries, last));
+    match view {
+        Ok(view) => Ok(view),
+        Err(_) => bail!("an output of shape {} is not as expected", show::shape(array.shape())),
+    }
+}

@@ -1,0 +1,153 @@
+//! Memory: no option makes a call keep scores for every pair, copy an array, or allocate for each row or tile.
+//!
+//! The allocator of this file counts, so all is measured in one test at a time.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ndarray::{Array1, Array2, ArrayD};
+use qkv::{Alignment, Attention, Element, Path, bf16};
+use support::{Views, grid, grids, views};
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn taken(bytes: usize) {
+    let now = NOW.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(now, Ordering::Relaxed);
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
+
+// SAFETY: all is handed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One at a time.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+/// Peak bytes beyond what was there before, and how many allocations there were.
+fn measured(run: impl FnOnce()) -> (usize, usize) {
+    let (before, count) = (NOW.load(Ordering::Relaxed), COUNT.load(Ordering::Relaxed));
+    PEAK.store(before, Ordering::Relaxed);
+    run();
+    (PEAK.load(Ordering::Relaxed) - before, COUNT.load(Ordering::Relaxed) - count)
+}
+
+fn into<T: Element>(
+    attention: &Attention<'_>,
+    [q, k, v]: Views<'_, T>,
+    output: &mut ArrayD<T>,
+) -> (usize, usize) {
+    // Scratch is for each thread, so their number is fixed; the first broadcast starts them all.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    pool.broadcast(|_| ());
+    pool.install(|| measured(|| attention.forward_into(q, k, v, output.view_mut()).unwrap()))
+}
+
+/// nanochat #825, tabfm #80, transformers #46960, tt-metal #12309: a path that keeps scores for every pair.
+#[test]
+fn no_option_needs_memory_for_every_pair_or_a_copy_of_the_keys() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Scores of one head would take 4 MB, a copy of the keys 8 MB, a mask expanded to all heads 8 MB.
+    const LIMIT: usize = 1 << 20;
+    let (query, key) = ([1, 8, 256, 64], [1, 8, 4096, 64]);
+    let (few, narrow) = ([1, 2, 4096, 64], [1, 8, 4096, 32]);
+    let row = Array1::from_shape_fn(4096, |j| j % 3 != 0);
+    let dense = Array2::from_shape_fn((256, 4096), |(i, j)| (i + j) % 3 != 0);
+    let bias = Array2::from_shape_fn((256, 4096), |(i, j)| (i + j) as f32 * 1e-3);
+    let plain = Attention::new();
+    let single = grids::<f32>([&query, &key, &key]);
+    let mut output = grid::<f32>(&query, 0);
+    for (what, attention) in [
+        ("plain", plain.clone()),
+        ("causal", plain.clone().causal(Alignment::BottomRight)),
+        ("window", plain.clone().causal(Alignment::BottomRight).window(Some(255), None)),
+        ("mask of a row", plain.clone().mask(row.view())),
+        ("dense mask", plain.clone().mask(dense.view())),
+        ("dense bias", plain.clone().bias(bias.view())),
+        ("softcap, sinks", plain.clone().softcap(5.0).sinks([1.0; 8])),
+        ("decode", plain.clone().path(Path::Decode)),
+    ] {
+        let (peak, _) = into(&attention, views(&single), &mut output);
+        assert!(peak < LIMIT, "{what}: {peak} bytes");
+    }
+    let check = |what: &str, (peak, _): (usize, usize)| assert!(peak < LIMIT, "{what}: {peak} bytes");
+    let grouped = [single[0].view(), grid_view(&single[1], &few), grid_view(&single[2], &few)];
+    check("grouped heads", into(&plain, grouped, &mut output));
+    let narrow_value = support::part(single[2].view(), 3, 0..32);
+    let mut narrow_output = grid::<f32>(&[1, 8, 256, 32], 0);
+    assert_eq!(narrow_value.shape(), narrow);
+    let arrays = [single[0].view(), single[1].view(), narrow_value];
+    check("narrow values", into(&plain, arrays, &mut narrow_output));
+    let halves = grids::<bf16>([&query, &key, &key]);
+    check("bf16", into(&plain, views(&halves), &mut grid::<bf16>(&query, 0)));
+    let wide = grids::<f32>([&[1, 1, 64, 320], &[1, 1, 4096, 320], &[1, 1, 4096, 320]]);
+    check("dim 320", into(&plain, views(&wide), &mut grid::<f32>(&[1, 1, 64, 320], 0)));
+}
+
+/// The first heads of an array.
+fn grid_view<'v>(array: &'v ArrayD<f32>, shape: &[usize]) -> ndarray::ArrayViewD<'v, f32> {
+    support::part(array.view(), 1, 0..shape[1])
+}
+
+/// onnxruntime #19924, pytorch #190523: keys and values copied, or repeated for each head, to decode one token.
+#[test]
+fn decoding_a_token_copies_no_key() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    // The keys are 8 MB.
+    let (query, key) = ([1, 32, 1, 64], [1, 8, 4096, 64]);
+    let arrays = grids::<f32>([&query, &key, &key]);
+    let mut output = grid::<f32>(&query, 0);
+    let (peak, _) = into(&Attention::new(), views(&arrays), &mut output);
+    assert!(peak < 2 << 20, "{peak} bytes");
+}
+
+#[test]
+fn nothing_is_allocated_for_each_row_or_tile() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let counted = |path: Path, len_query: usize, len_key: usize, attention: &Attention<'_>| {
+        let (query, key) = ([1, 1, len_query, 8], [1, 1, len_key, 8]);
+        let arrays = grids::<f32>([&query, &key, &key]);
+        let mut output = grid::<f32>(&query, 0);
+        into(&attention.clone().path(path), views(&arrays), &mut output).1
+    };
+    let plain = Attention::new();
+    let causal = plain.clone().causal(Alignment::BottomRight).window(Some(255), None);
+    // Blocks of queries are tasks, of at least 16 rows; keys are cut into spans by threads, not by length.
+    for (path, rows_of_task) in [(Path::Prefill, 64), (Path::Decode, 16)] {
+        for attention in [&plain, &causal] {
+            let by_rows = [4096, 8192].map(|len| counted(path, len, 1024, attention));
+            let tasks = 4096 / rows_of_task;
+            assert!(by_rows[1] <= by_rows[0] + 4 * tasks + 64, "{path}: {by_rows:?}, {tasks} more tasks");
+            // Twice the keys is 64 tiles more for each block, and one level of the tree.
+            let by_keys = [4096, 8192].map(|len| counted(path, 256, len, attention));
+            assert!(by_keys[1] <= by_keys[0] + 32, "{path}: {by_keys:?}, 64 more tiles for each block");
+        }
+    }
+}
