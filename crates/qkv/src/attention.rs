@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use ndarray::{Array, Array2, ArrayView, ArrayViewMut, Dimension};
+use ndarray::{Array, Array2, ArrayView, ArrayView2, ArrayViewMut, Dimension};
 
 use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
@@ -224,8 +224,12 @@ impl<'a> Attention<'a> {
     /// # Errors
     /// If the options do not fit these lengths.
     pub fn visible(&self, len_query: usize, len_key: usize) -> Result<Array2<bool>, Error> {
-        let (query, key) = (Array2::<f32>::zeros((len_query, 0)), Array2::<f32>::zeros((len_key, 0)));
-        self.call(query.view(), key.view(), key.view()).visible()
+        let rows = |len: usize| {
+            ArrayView2::<f32>::from_shape((len, 0), &[])
+                .map_err(|_| Error::no_memory("visible pairs", &[len_query, len_key]))
+        };
+        let (query, key) = (rows(len_query)?, rows(len_key)?);
+        self.call(query, key, key).visible()
     }
 }
 

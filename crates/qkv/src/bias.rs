@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use ndarray::{ArrayView, ArrayViewD, Dimension};
 
 use crate::element::{Element, Real};
+use crate::error::Error;
 use crate::mask::{Hint, Region, Visibility};
 use crate::planes::{DynView, Planes};
 use crate::tile::{Grid, Pair, Sort, Tile, TileMap};
@@ -118,23 +119,23 @@ enum TypedPlanes<'a> {
 }
 
 impl<'a> BiasPlanes<'a> {
-    pub(crate) fn new(bias: &Bias<'a>, lead: &[usize], key_offset: i64) -> Self {
+    pub(crate) fn new(bias: &Bias<'a>, lead: &[usize], key_offset: i64) -> Result<Self, Error> {
         fn sorted<'a, T: Element>(
             array: &ArrayViewD<'a, T>,
             lead: &[usize],
             key_offset: i64,
-        ) -> (Planes<'a, T>, TileMap) {
-            let planes = Planes::new(array.clone(), lead);
+        ) -> Result<(Planes<'a, T>, TileMap), Error> {
+            let planes = Planes::new("bias", array.clone(), lead)?;
             let unmasked = |x: T| x.widen().to_f64() != f64::NEG_INFINITY;
-            let tiles = TileMap::new(&planes, key_offset, unmasked);
-            (planes, tiles)
+            let tiles = TileMap::new("bias", &planes, key_offset, unmasked)?;
+            Ok((planes, tiles))
         }
         macro_rules! typed {
             ($($variant:ident),*) => {
                 match bias {
                     $(Bias::$variant(array) => {
-                        let (planes, tiles) = sorted(array, lead, key_offset);
-                        Self { planes: TypedPlanes::$variant(planes), tiles }
+                        let (planes, tiles) = sorted(array, lead, key_offset)?;
+                        Ok(Self { planes: TypedPlanes::$variant(planes), tiles })
                     })*
                 }
             };

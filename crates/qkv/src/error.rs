@@ -28,10 +28,10 @@ pub enum Error {
         /// The usual mend, where there is one.
         hint: Option<String>,
     },
-    /// There is no memory for a result.
+    /// There is no memory for a result, or for what is kept of an argument.
     #[error("{what}: no memory for an array of shape {shape}")]
     Memory {
-        /// The result.
+        /// The result or argument.
         what: &'static str,
         /// Its shape.
         shape: String,
@@ -56,6 +56,10 @@ impl Error {
         wanted: impl Into<String>,
     ) -> Self {
         Self::Value { argument, got: got.to_string(), wanted: wanted.into(), hint: None }
+    }
+
+    pub(crate) fn no_memory(what: &'static str, shape: &[usize]) -> Self {
+        Self::Memory { what, shape: show_shape(shape) }
     }
 
     pub(crate) fn mended_by(mut self, mend: impl Into<String>) -> Self {

@@ -70,3 +70,8 @@ pub use plan::{Plan, TileCounts};
 pub use problem::{Path, Stage};
 pub use reference::{ReferenceRow, error_limit};
 pub use simd::Simd;
+
+// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadmeExamples;

@@ -119,6 +119,7 @@ pub(crate) struct Visibility<'a> {
     pub(crate) causal: bool,
     pub(crate) window: Window,
     pub(crate) key_offset: i64,
+    /// One for each batch, or one for all.
     pub(crate) batches: Vec<Batch>,
     pub(crate) segments: Option<Segments>,
     pub(crate) dense: Vec<Dense<'a>>,
@@ -136,10 +137,14 @@ pub(crate) struct Batch {
 }
 
 impl<'a> Visibility<'a> {
+    fn batch(&self, batch: usize) -> &Batch {
+        &self.batches[batch.min(self.batches.len() - 1)]
+    }
+
     /// Whether a query may attend a key, from the definitions.
     pub(crate) fn sees(&self, pair: Pair) -> bool {
         let Pair { batch, head, query, key } = pair;
-        let of_batch = &self.batches[batch];
+        let of_batch = self.batch(batch);
         let query_position = of_batch.query_offset + query as i64;
         let key_position = self.key_offset + key as i64;
         let exists = key < of_batch.key_length;
@@ -161,7 +166,7 @@ impl<'a> Visibility<'a> {
     /// The keys that order, window and length leave to a query: they follow one another. Both ends grow with the
     /// query.
     pub(crate) fn keys(&self, batch: usize, query: usize) -> Range<usize> {
-        let of_batch = &self.batches[batch];
+        let of_batch = self.batch(batch);
         let position = of_batch.query_offset + query as i64;
         let mut end = i64::MAX;
         if self.causal {
@@ -233,7 +238,7 @@ impl<'a> Visibility<'a> {
 
     /// The tile as closures are asked about it: in positions.
     pub(crate) fn region(&self, tile: &Tile) -> Region {
-        let query = |slot: usize| self.batches[tile.batch].query_offset + slot as i64;
+        let query = |slot: usize| self.batch(tile.batch).query_offset + slot as i64;
         let key = |slot: usize| self.key_offset + slot as i64;
         Region {
             batch: tile.batch,

@@ -52,6 +52,12 @@ impl<T: Element, D: Dimension> Partial<T, D> {
         self.key_offset
     }
 
+    /// The shape of the output that it is a part of.
+    fn output_shape(&self) -> Vec<usize> {
+        let [_, _, len_query, width] = *self.states.shape() else { unreachable!("four axes") };
+        self.lead.iter().copied().chain([len_query, width - 2]).collect()
+    }
+
     /// How many keys it has seen or found masked.
     pub fn len_key(&self) -> usize {
         self.len_key
@@ -76,7 +82,8 @@ pub fn merge<T: Element, D: Dimension>(
     sinks: Option<&[f64]>,
 ) -> Result<AttentionOutput<T, D>, Error> {
     let mut sorted: Vec<&Partial<T, D>> = partials.iter().collect();
-    sorted.sort_by_key(|partial| partial.key_offset);
+    // One that saw no key stands before those that begin where it does.
+    sorted.sort_by_key(|partial| (partial.key_offset, partial.len_key));
     let Some(first) = sorted.first() else {
         return Err(Error::value("partials", "none", "at least one"));
     };
@@ -111,10 +118,10 @@ fn check<T: Element, D: Dimension>(sorted: &[&Partial<T, D>]) -> Result<(), Erro
     for pair in sorted.windows(2) {
         let [one, other] = pair else { unreachable!("windows of two") };
         if one.states.shape() != other.states.shape() || one.lead != other.lead {
-            let wanted = format!("{} as the others have", show_shape(one.states.shape()));
-            return Err(Error::shape("partials", other.states.shape(), wanted));
+            let wanted = format!("{} as another has", show_shape(&one.output_shape()));
+            return Err(Error::shape("partials", &other.output_shape(), wanted));
         }
-        let end = one.key_offset + one.len_key as i64;
+        let end = one.key_offset.saturating_add_unsigned(one.len_key as u64);
         if end > other.key_offset {
             let got = format!("keys up to position {end} and keys from position {} on", other.key_offset);
             return Err(Error::value("partials", got, "keys that do not overlap"));

@@ -145,14 +145,19 @@ impl fmt::Display for Plan {
         writeln!(f, "tiles    {full} full, {mixed} mixed, {empty} empty and skipped")?;
         write!(
             f,
-            "work     {:.3} GFLOP, {} to move, {} of scratch",
-            self.flops as f64 / 1e9,
-            megabytes(self.bytes),
-            megabytes(self.scratch_bytes)
+            "work     {}, {} to move, {} of scratch",
+            scaled(self.flops, "FLOP"),
+            scaled(self.bytes, "B"),
+            scaled(self.scratch_bytes, "B")
         )
     }
 }
 
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+/// A number with the thousands it has: `0`, `65.5 kB`, `4.43 GFLOP`.
+fn scaled(number: u64, unit: &str) -> String {
+    let prefixes = ["", "k", "M", "G", "T", "P", "E"];
+    let power = number.checked_ilog10().map_or(0, |log| log as usize / 3);
+    let scaled = number as f64 / 1000f64.powi(power as i32);
+    let decimals = if power == 0 || scaled >= 100.0 { 0 } else { 1 };
+    format!("{scaled:.decimals$} {}{unit}", prefixes[power])
 }

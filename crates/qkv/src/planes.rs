@@ -5,6 +5,8 @@
 
 use ndarray::{ArrayBase, ArrayView2, ArrayViewD, Axis, Ix2, IxDyn, ViewRepr};
 
+use crate::error::Error;
+
 /// `ArrayViewD` with its last parameter spelled out: left to its default, it would make the structs that hold a view
 /// invariant in its lifetime.
 pub(crate) type DynView<'a, T> = ArrayBase<ViewRepr<&'a T>, IxDyn, T>;
@@ -26,7 +28,14 @@ pub(crate) struct Planes<'a, T> {
 impl<'a, T> Planes<'a, T> {
     /// `lead` is the extent of each batch axis of the call and of its head axis. The array must have at most
     /// `lead.len() + 2` axes, each leading one of length 1 or of the call's extent.
-    pub(crate) fn new(mut array: ArrayViewD<'a, T>, lead: &[usize]) -> Self {
+    ///
+    /// # Errors
+    /// If there are more matrices than memory holds views of.
+    pub(crate) fn new(
+        what: &'static str,
+        mut array: ArrayViewD<'a, T>,
+        lead: &[usize],
+    ) -> Result<Self, Error> {
         while array.ndim() < lead.len() + 2 {
             array = array.insert_axis(Axis(0));
         }
@@ -39,8 +48,10 @@ impl<'a, T> Planes<'a, T> {
             step *= own;
         }
         let own: Vec<usize> = own.to_vec();
-        let planes = (0..count).map(|flat| plane(array.clone(), &own, flat)).collect();
-        Self { planes, axes }
+        let mut planes = Vec::new();
+        planes.try_reserve_exact(count).map_err(|_| Error::no_memory(what, array.shape()))?;
+        planes.extend((0..count).map(|flat| plane(array.clone(), &own, flat)));
+        Ok(Self { planes, axes })
     }
 
     /// The matrix of a batch (flat over the batch axes) and head.
@@ -94,7 +105,7 @@ mod tests {
     #[test]
     fn leading_axes_of_one_serve_all_batches_and_heads() {
         let array = ArrayD::from_shape_fn(vec![3, 1, 1, 2], |i| (i[0] * 2 + i[3]) as i32);
-        let planes = Planes::new(array.view(), &[2, 3, 4]);
+        let planes = Planes::new("array", array.view(), &[2, 3, 4]).unwrap();
         assert_eq!(planes.all().len(), 3);
         for (batch, head) in [(0, 0), (1, 3), (2, 2), (4, 1)] {
             assert_eq!(planes.get(batch, head)[[0, 1]], (batch % 3 * 2 + 1) as i32);

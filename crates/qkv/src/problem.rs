@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ndarray::{Array2, ArrayView, ArrayViewD, Dimension, Ix2};
+use ndarray::{Array2, ArrayView, ArrayViewD, Dimension};
 
 use crate::attention::Attention;
 use crate::bias::{BiasPlanes, Biases};
@@ -152,9 +152,9 @@ impl<'a, T: Element> Problem<'a, T> {
             batch_axes: shapes.batch_axes,
         };
         Ok(Self {
-            query: Planes::new(query.into_dyn(), &lead),
-            key: Planes::new(key.into_dyn(), &key_lead),
-            value: Planes::new(value.into_dyn(), &key_lead),
+            query: Planes::new("query", query.into_dyn(), &lead)?,
+            key: Planes::new("key", key.into_dyn(), &key_lead)?,
+            value: Planes::new("value", value.into_dyn(), &key_lead)?,
             terms,
         })
     }
@@ -270,11 +270,11 @@ fn softcap<A: Real>(given: Option<f64>) -> Result<Option<f64>, Error> {
     }
 }
 
-/// One number for each batch, from one for all or one each.
-fn per_batch<N: Copy>(argument: &'static str, given: &[N], batches: usize) -> Result<Vec<N>, Error> {
+/// Checks that there is one number for all batches, or one each.
+fn check_per_batch<N>(argument: &'static str, given: &[N], batches: usize) -> Result<(), Error> {
     match given {
-        [all] => Ok(vec![*all; batches]),
-        each if each.len() == batches => Ok(each.to_vec()),
+        [_] => Ok(()),
+        each if each.len() == batches => Ok(()),
         _ => {
             let wanted = format!("(1,) or ({batches},): one for all batches, or one each");
             Err(Error::shape(argument, &[given.len()], wanted))
@@ -298,8 +298,8 @@ fn visibility<'a>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Visibili
     };
     for mask in &attention.masks {
         check_broadcast("mask", mask.shape(), shapes)?;
-        let planes = Planes::new(mask.clone(), &lead(shapes, shapes.heads));
-        let tiles = TileMap::new(&planes, key_offset, |visible| visible);
+        let planes = Planes::new("mask", mask.clone(), &lead(shapes, shapes.heads))?;
+        let tiles = TileMap::new("mask", &planes, key_offset, |visible| visible)?;
         visibility.dense.push(Dense { planes, tiles });
     }
     Ok(visibility)
@@ -337,15 +337,20 @@ fn batches(attention: &Attention<'_>, shapes: &Shapes) -> Result<Vec<Batch>, Err
         (Some(alignment), None) => alignment,
         (None, offset) => Alignment::Offset(offset.unwrap_or(0)),
     };
-    let lengths = per_batch("key_lengths", &lengths, count)?;
-    let prefixes = per_batch("prefix", &prefixes, count)?;
-    lengths
-        .into_iter()
-        .zip(prefixes)
+    check_per_batch("key_lengths", &lengths, count)?;
+    check_per_batch("prefix", &prefixes, count)?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // One entry serves all batches where they do not differ.
+    (0..lengths.len().max(prefixes.len()))
+        .map(|batch| (lengths[batch.min(lengths.len() - 1)], prefixes[batch.min(prefixes.len() - 1)]))
         .map(|(key_length, prefix)| {
             let query_offset = match alignment {
                 Alignment::TopLeft => 0,
-                Alignment::BottomRight => attention.key_offset + key_length as i64 - shapes.len_query as i64,
+                Alignment::BottomRight => {
+                    attention.key_offset.saturating_add(key_length as i64) - shapes.len_query as i64
+                }
                 Alignment::Offset(offset) => offset,
             };
             if query_offset.unsigned_abs() > POSITION_LIMIT as u64 {
@@ -376,8 +381,10 @@ fn segment_ids(
         [rows, own] if own == len && (rows == 1 || rows == batches) => rows,
         _ => return Err(Error::shape(argument, ids.shape(), format!("({batches}, {len}) or ({len},)"))),
     };
-    let ids = ids.to_shape((rows, len)).expect("the same number of ids");
-    Ok(ids.into_dimensionality::<Ix2>().expect("two axes").to_owned())
+    let mut own = Vec::new();
+    own.try_reserve_exact(ids.len()).map_err(|_| Error::no_memory(argument, ids.shape()))?;
+    own.extend(ids.iter().copied());
+    Ok(Array2::from_shape_vec((rows, len), own).expect("the same number of ids"))
 }
 
 /// Whether a mask or bias broadcasts, right-aligned, to the scores. Nothing is ever cut to size.
@@ -425,8 +432,8 @@ fn biases<'a, A: Real>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Bia
         }
     }
     let lead = lead(shapes, shapes.heads);
-    let arrays =
-        attention.biases.iter().map(|bias| BiasPlanes::new(bias, &lead, attention.key_offset)).collect();
+    let arrays = attention.biases.iter().map(|bias| BiasPlanes::new(bias, &lead, attention.key_offset));
+    let arrays = arrays.collect::<Result<_, _>>()?;
     Ok(Biases { arrays, slopes, closures: attention.bias_fns.clone() })
 }
 

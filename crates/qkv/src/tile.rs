@@ -5,8 +5,10 @@
 
 use std::ops::{Index, IndexMut, Range};
 
+use ndarray::s;
 use rayon::prelude::*;
 
+use crate::error::Error;
 use crate::mask::Hint;
 use crate::planes::Planes;
 
@@ -118,39 +120,39 @@ impl TileMap {
         (key_offset as u64 % TILE as u64) as usize
     }
 
+    /// # Errors
+    /// If there is no memory for the map.
     pub(crate) fn new<T: Copy + Sync>(
+        what: &'static str,
         planes: &Planes<'_, T>,
         key_offset: i64,
         visible: impl Fn(T) -> bool + Sync,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let (rows, columns) = planes.all().first().map_or((0, 0), |plane| plane.dim());
         // An extent of 1 stands for all keys, wherever tiles begin.
         let phase = if columns == 1 { 0 } else { Self::phase(key_offset) };
-        let row_blocks = rows.div_ceil(Self::BLOCK);
-        let key_blocks = (columns + phase).div_ceil(Self::BLOCK);
-        let sorts = (0..planes.all().len() * row_blocks * key_blocks)
-            .into_par_iter()
-            .map(|index| {
-                let plane = &planes.all()[index / (row_blocks * key_blocks)];
-                let row = index / key_blocks % row_blocks * Self::BLOCK;
-                let key = (index % key_blocks * Self::BLOCK).saturating_sub(phase);
-                let key_end = (index % key_blocks + 1) * Self::BLOCK - phase;
-                let (mut any, mut all) = (false, true);
-                for row in row..rows.min(row + Self::BLOCK) {
-                    for key in key..columns.min(key_end) {
-                        let visible = visible(plane[[row, key]]);
-                        any |= visible;
-                        all &= visible;
-                    }
-                }
-                match (any, all) {
-                    (false, _) => Sort::Empty,
-                    (true, true) => Sort::Full,
-                    (true, false) => Sort::Mixed,
-                }
-            })
-            .collect();
-        Self { sorts, row_blocks, key_blocks, rows, columns, phase }
+        let (row_blocks, key_blocks) = (rows.div_ceil(Self::BLOCK), (columns + phase).div_ceil(Self::BLOCK));
+        let count = [planes.all().len(), row_blocks, key_blocks].into_iter().try_fold(1, usize::checked_mul);
+        let no_memory = || Error::no_memory(what, &[planes.all().len(), rows, columns]);
+        let count = count.ok_or_else(no_memory)?;
+        let mut sorts = Vec::new();
+        sorts.try_reserve_exact(count).map_err(|_| no_memory())?;
+        let sort_of = |index: usize| {
+            let plane = &planes.all()[index / (row_blocks * key_blocks)];
+            let (row, key) =
+                (index / key_blocks % row_blocks * Self::BLOCK, index % key_blocks * Self::BLOCK);
+            let keys = key.saturating_sub(phase)..columns.min(key + Self::BLOCK - phase);
+            let tile = plane.slice(s![row..rows.min(row + Self::BLOCK), keys]);
+            let (any, all) =
+                tile.iter().fold((false, true), |(any, all), &x| (any | visible(x), all & visible(x)));
+            match (any, all) {
+                (false, _) => Sort::Empty,
+                (true, true) => Sort::Full,
+                (true, false) => Sort::Mixed,
+            }
+        };
+        (0..count).into_par_iter().map(sort_of).collect_into_vec(&mut sorts);
+        Ok(Self { sorts, row_blocks, key_blocks, rows, columns, phase })
     }
 
     /// What is known of a tile, from the entry that it lies in.

@@ -360,7 +360,6 @@ fn lengths_without_bound_never_panic() {
 
 /// The map of a mask's tiles, a byte for 4096 pairs, is too large here too.
 #[test]
-#[ignore = "the allocation fails with an abort, which no test survives"]
 fn a_mask_or_ids_expanded_beyond_memory_are_an_error() {
     const MANY: usize = 1 << 46;
     let [q, k, v] = grids::<f32>([&[1, 1, 1, 1]; 3]);

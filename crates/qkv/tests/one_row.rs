@@ -84,8 +84,11 @@ fn causal_by_flag_is_causal_by_mask() {
             region.keys.clone().zip(of_query).for_each(|(key, visible)| *visible = key <= query);
         }
     };
-    let masked =
-        [Attention::new().mask(mask.view()), Attention::new().bias(bias.view()), Attention::new().mask_fn(&lower)];
+    let masked = [
+        Attention::new().mask(mask.view()),
+        Attention::new().bias(bias.view()),
+        Attention::new().mask_fn(&lower),
+    ];
     for attention in &masked {
         for way in ways(attention) {
             same_bits("by mask", arrays.forward(&way).view(), by_flag.view());
@@ -144,8 +147,10 @@ fn partials_of_aligned_subtrees_merge_to_the_bits_of_one_call() {
                 let mut partials: Vec<_> = borders
                     .windows(2)
                     .map(|border| {
-                        let (key, value) =
-                            (keys(&arrays.key, border[0]..border[1]), keys(&arrays.value, border[0]..border[1]));
+                        let (key, value) = (
+                            keys(&arrays.key, border[0]..border[1]),
+                            keys(&arrays.value, border[0]..border[1]),
+                        );
                         let shifted = way.clone().key_offset(border[0] as i64);
                         shifted.call(arrays.query.view(), key, value).partial().unwrap()
                     })

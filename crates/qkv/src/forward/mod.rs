@@ -39,24 +39,28 @@ pub(crate) fn run<T: Element, D: Dimension>(
     mut progress: Option<&mut Progress<'_>>,
 ) -> Result<AttentionOutput<T, D>, Error> {
     let _environment = FloatEnvironment::enter();
-    let mut output =
-        zeros::<T>("output", &problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]))?;
+    let terms = &problem.terms;
+    // All memory first: no long work before it turns out that a result has no room.
+    let mut output = zeros::<T>("output", &terms.shape(&[terms.len_query, terms.dim_value]))?;
+    let mut weights = want
+        .weights
+        .then(|| zeros::<T>("weights", &terms.shape(&[terms.len_query, terms.len_key])))
+        .transpose()?;
     let stats = (want.lse || want.row_stats || want.weights)
         .then(|| statistics(problem, output.view_mut(), &mut progress))
         .transpose()?;
-    if stats.is_none() {
-        let rows = of_heads(output.view_mut(), problem.terms.heads, None, Finish::Mean);
-        T::attend(problem, rows, &mut progress)?;
+    match (&stats, &mut weights) {
+        (Some(stats), Some(weights)) => fill_weights(problem, stats, weights.view_mut(), &mut progress)?,
+        (Some(_), None) => {}
+        (None, _) => {
+            T::attend(problem, of_heads(output.view_mut(), terms.heads, None, Finish::Mean), &mut progress)?;
+        }
     }
-    let weights = match &stats {
-        Some(stats) if want.weights => Some(weights(problem, stats, &mut progress)?),
-        _ => None,
-    };
     Ok(AttentionOutput {
         output: shaped(output),
         lse: stats.as_ref().filter(|_| want.lse).map(RowStats::lse),
         row_stats: stats.filter(|_| want.row_stats),
-        weights,
+        weights: weights.map(shaped),
     })
 }
 
@@ -112,17 +116,15 @@ impl<T: Element, D: Dimension> RowStats<T, D> {
 }
 
 /// The matrix of weights, made again from the rows' maxima and sums.
-fn weights<T: Element, D: Dimension>(
+fn fill_weights<T: Element, D: Dimension>(
     problem: &Problem<'_, T>,
     stats: &RowStats<T, D>,
+    weights: ArrayViewMutD<'_, T>,
     progress: &mut Option<&mut Progress<'_>>,
-) -> Result<Array<T, D>, Error> {
-    let mut weights =
-        zeros::<T>("weights", &problem.terms.shape(&[problem.terms.len_query, problem.terms.len_key]))?;
-    let rows = of_heads(weights.view_mut(), problem.terms.heads, None, Finish::Mean);
+) -> Result<(), Error> {
+    let rows = of_heads(weights, problem.terms.heads, None, Finish::Mean);
     let stats = [&stats.max, &stats.sum].map(|array| array.as_slice().expect("contiguous"));
-    T::matrix(problem, rows, (Stage::Weights, stats), progress)?;
-    Ok(shaped(weights))
+    T::matrix(problem, rows, (Stage::Weights, stats), progress)
 }
 
 pub(crate) fn scores<T: Element, D: Dimension>(
@@ -170,7 +172,7 @@ pub(crate) fn zeros<O: Element>(what: &'static str, shape: &[usize]) -> Result<A
 
 /// A new array, or an error where there is no memory for it.
 fn filled<O: Copy>(what: &'static str, shape: &[usize], x: O) -> Result<ArrayD<O>, Error> {
-    let no_memory = || Error::Memory { what, shape: show_shape(shape) };
+    let no_memory = || Error::no_memory(what, shape);
     let count =
         shape.iter().try_fold(1usize, |count, &axis| count.checked_mul(axis)).ok_or_else(no_memory)?;
     let mut numbers = Vec::new();

@@ -137,6 +137,10 @@ pub(crate) fn of_heads<'o, O: Element>(
     finish: Finish,
 ) -> Vec<Rows<'o, O>> {
     let len_query = output.shape()[output.ndim() - 2];
+    // Nothing to write, however many batches there may be.
+    if output.is_empty() && stats.is_none() || len_query == 0 {
+        return Vec::new();
+    }
     let mut planes = Vec::new();
     split(output, &mut planes);
     planes

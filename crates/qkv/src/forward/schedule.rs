@@ -39,6 +39,10 @@ pub(crate) fn each<Task: Send, Scratch>(
             after_each();
         }
     };
+    // Also before the first task and after the last, so that the shortest call is seen and can be cancelled.
+    if total > 0 {
+        board.report(progress);
+    }
     let threads = rayon::current_num_threads().min(total);
     if threads <= 1 {
         work(&mut || board.report(progress));
@@ -68,6 +72,9 @@ pub(crate) fn each<Task: Send, Scratch>(
                 board.report(progress);
             }
         });
+    }
+    if progress.is_some() && !board.cancelled.load(Ordering::Relaxed) && threads > 1 {
+        board.report(progress);
     }
     if board.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
 }

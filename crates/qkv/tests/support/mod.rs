@@ -1,5 +1,6 @@
 //! What the tests of the engine share: numbers without a library, layouts, and equality of bits.
 #![allow(dead_code)] // each test file takes its part
+#![allow(clippy::print_stderr)] // the line that runs a failing case again
 
 use ndarray::{ArrayD, ArrayViewD, ArrayViewMutD, Axis, IxDyn, Slice};
 use qkv::{Attention, AttentionOutput, Element, Path, Real, Simd};
