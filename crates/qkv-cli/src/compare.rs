@@ -57,9 +57,11 @@ pub fn sample_limit<T: Element>(law: f64, largest_score: f64, largest_value: f64
     law.max((tolerance::<T>() + 4.0 * T::Accumulator::EPSILON * largest_score) * largest_value)
 }
 
-/// How far a log-sum-exp may be from the expected one.
-pub fn lse_limit<T: Element>(largest: f64) -> f64 {
-    (4.0 * ulp::<T::Accumulator>(largest)).max(1e-5)
+/// How far a log-sum-exp may be from the expected one: `ulps` of the largest, and where that is small as much as its
+/// scores may be rounded by.
+pub fn lse_limit<T: Element>(largest: f64, ulps: f64) -> f64 {
+    let floor = if T::NAME == "f64" { 64.0 * f64::EPSILON } else { 1e-5 };
+    (ulps * ulp::<T::Accumulator>(largest)).max(floor)
 }
 
 /// The same number in f64.
@@ -91,7 +93,7 @@ mod tests {
     fn an_ulp_is_that_of_the_type() {
         assert_eq!(ulp::<f32>(1.0), f64::from(f32::EPSILON));
         assert_eq!(ulp::<f64>(-5.0), 4.0 * f64::EPSILON);
-        assert_eq!(lse_limit::<qkv::bf16>(1.0), 1e-5);
-        assert_eq!(lse_limit::<f32>(64.0), 4.0 * 64.0 * f64::from(f32::EPSILON));
+        assert_eq!(lse_limit::<qkv::bf16>(1.0, 4.0), 1e-5);
+        assert_eq!(lse_limit::<f32>(64.0, 4.0), 4.0 * 64.0 * f64::from(f32::EPSILON));
     }
 }

@@ -100,7 +100,7 @@ impl Expected {
         }
         if let (Some(array), Some(lse)) = (&self.lse, &whole.lse) {
             let gauge = gauge(lse.iter().copied(), array);
-            checks.push(check("lse", array, gauge, None, lse_limit::<T>(gauge.largest)));
+            checks.push(check("lse", array, gauge, None, lse_limit::<T>(gauge.largest, 4.0)));
         }
         if let (Some(array), Some(weights)) = (&self.weights, &whole.weights) {
             let gauge = gauge(weights.iter().copied(), array);

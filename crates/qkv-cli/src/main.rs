@@ -3,6 +3,8 @@
 //! This file owns the way in and the way out: the command line, the exit status, and what a closed pipe and Ctrl-C
 //! mean. Results go to stdout, everything else to stderr.
 
+#![deny(unsafe_code)]
+
 mod attend;
 mod audit;
 mod check;

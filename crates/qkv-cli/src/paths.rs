@@ -5,7 +5,7 @@ use qkv::{AttentionOutput, Path, Simd, error_limit};
 
 use crate::audit::draw;
 use crate::check::Check;
-use crate::compare::{Gauge, distance, largest, sample_limit, ulp, widened};
+use crate::compare::{Gauge, distance, largest, lse_limit, sample_limit, widened};
 use crate::machine::Threads;
 use crate::progress::Progress;
 use crate::request::{Extents, Number, Request, four_axes, view_four_axes};
@@ -304,7 +304,7 @@ impl<T: Number> Truth<T> {
         let check = |name: &str, path: &str, gauge: &Gauge, plain: Option<&Gauge>, limit: f64| Check {
             name: name.to_string(),
             path: path.to_string(),
-            against: "reference in f64".to_string(),
+            against: "reference".to_string(),
             max_error: gauge.error,
             plain_error: plain.map(|plain| plain.error),
             limit,
@@ -318,8 +318,8 @@ impl<T: Number> Truth<T> {
         let value = self.sample.map_or(0.0, |sample| sample.value);
         let mut checks = vec![by_law("output", "scalar", &self.output, &self.plain.output, value)];
         if self.oracle_lse.is_some() {
-            let limit = LSE_ULPS * ulp::<T::Accumulator>(self.lse.largest);
-            checks.push(check("lse", "scalar", &self.lse, None, limit.max(1e-5)));
+            let limit = lse_limit::<T>(self.lse.largest, LSE_ULPS);
+            checks.push(check("lse", "scalar", &self.lse, None, limit));
         }
         if self.oracle_weights.is_some() {
             checks.push(by_law("weights", "scalar", &self.weights, &self.plain.weights, 1.0));

@@ -132,7 +132,7 @@ impl<'a, T: Number> Request<'a, T> {
                     Some([length]) => *length,
                     Some(_) => return None,
                 };
-                Some(settings.key_offset + length as i64 - self.extents.len_query as i64)
+                Some(settings.key_offset.saturating_add(length as i64) - self.extents.len_query as i64)
             }
             None => Some(settings.query_offset.unwrap_or(0)),
         }

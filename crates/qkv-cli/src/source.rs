@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::bail;
-use qkv_io::{Bundle, Format, ReadOptions, Tensor};
+use anyhow::{anyhow, bail};
+use qkv_io::{Bundle, Fault, Format, ReadOptions, Tensor};
 
 /// A file, and the name of an array in it where one was given.
 #[derive(Clone, Debug)]
@@ -50,7 +50,10 @@ pub struct Arrays {
 
 impl Arrays {
     pub fn open(path: &Path, options: &ReadOptions) -> anyhow::Result<Self> {
-        let bundle = qkv_io::read(path, options)?;
+        let bundle = qkv_io::read(path, options).map_err(|error| match error.fault() {
+            Fault::VoidNeedsMeaning { .. } => anyhow!("{error}: --as bf16"),
+            _ => error.into(),
+        })?;
         Ok(Self::new(path.display().to_string(), bundle, Format::of_name(path)))
     }
 

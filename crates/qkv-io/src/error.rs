@@ -138,7 +138,7 @@ pub enum Fault {
     Pickled,
     /// 2-byte voids, and the caller has not said that they are bf16.
     #[error(
-        "elements of type {found:?} have no meaning of their own; if they are bfloat16, say so with --as bf16"
+        "elements of type {found:?} have no meaning of their own; if they are bfloat16, read them as such"
     )]
     VoidNeedsMeaning {
         /// The type in NumPy's words.

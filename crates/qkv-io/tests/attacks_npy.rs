@@ -122,7 +122,7 @@ fn npy_void_is_bf16_only_if_said() {
     for descr in ["<V2", "|V2", "V2"] {
         let bytes = npy_of(descr, "(1,)", &[0x80, 0x3f]);
         let error = refused(bytes.clone());
-        assert!(error.to_string().contains("--as bf16"), "{error}");
+        assert!(error.to_string().contains("bfloat16"), "{error}");
         assert_fault!(error, Fault::VoidNeedsMeaning { .. });
         let bundle = read_bytes(bytes, Format::Npy, &ReadOptions::new().void_as_bf16(true)).unwrap();
         let data = bundle.get("arr_0").unwrap().data::<half::bf16>().unwrap();

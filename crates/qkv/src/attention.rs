@@ -272,7 +272,7 @@ pub struct AttentionOutput<T: Element, D: Dimension> {
     pub lse: Option<Array<T::Accumulator, D::Smaller>>,
     /// What exact weights are made from.
     pub row_stats: Option<RowStats<T, D>>,
-    /// `(…, heads, len_query, len_key)`, before dropout; masked pairs are exactly 0.
+    /// `(…, heads, len_query, len_key)`; masked pairs are exactly 0.
     pub weights: Option<Array<T, D>>,
 }
 
@@ -281,9 +281,9 @@ pub struct AttentionOutput<T: Element, D: Dimension> {
 /// A row that attends nothing has -∞ and 0; with a sink, the sink and 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowStats<T: Element, D: Dimension> {
-    /// The largest visible score, `(…, heads, len_query)`.
+    /// The largest visible score, or the sink if that is larger: `(…, heads, len_query)`.
     pub max: Array<T::Accumulator, D::Smaller>,
-    /// The sum of `exp(score - max)` over visible scores, `(…, heads, len_query)`.
+    /// The sum of `exp(score - max)` over visible scores and the sink: `(…, heads, len_query)`.
     pub sum: Array<T::Accumulator, D::Smaller>,
 }
 
@@ -306,7 +306,8 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         self
     }
 
-    /// Reports progress to, and may be cancelled by, a function that is called on this thread.
+    /// Reports progress to, and may be cancelled by, a function that is called on this thread. A call may have several
+    /// passes, each of which counts from 0.
     pub fn progress(mut self, progress: &'c mut Progress<'c>) -> Self {
         self.progress = Some(progress);
         self
@@ -332,7 +333,7 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     }
 
     /// The scores after one of the stages, `(…, heads, len_query, len_key)`, in the accumulator type, which holds
-    /// what a half float could not. The values are not read.
+    /// what a half float could not. Only [`Stage::Weights`] reads the values: it runs the forward pass first.
     ///
     /// # Errors
     /// As [`run`](Self::run).

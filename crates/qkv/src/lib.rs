@@ -41,6 +41,8 @@
 //! | memory | linear in the lengths, unless the weights themselves are asked for |
 //! | threads | those of the rayon pool that the caller is in |
 
+#![deny(unsafe_code)]
+
 mod attention;
 mod bias;
 mod double_double;
@@ -55,6 +57,7 @@ mod problem;
 mod reference;
 mod scalar;
 mod scores;
+#[allow(unsafe_code)]
 mod simd;
 mod softmax;
 mod tile;

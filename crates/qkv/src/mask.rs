@@ -145,8 +145,7 @@ impl<'a> Visibility<'a> {
     pub(crate) fn sees(&self, pair: Pair) -> bool {
         let Pair { batch, head, query, key } = pair;
         let of_batch = self.batch(batch);
-        let query_position = of_batch.query_offset + query as i64;
-        let key_position = self.key_offset + key as i64;
+        let (query_position, key_position) = self.positions(pair);
         let exists = key < of_batch.key_length;
         let ordered = !self.causal || key_position <= query_position || key_position < of_batch.prefix;
         let bound = if key_position <= query_position { self.window.left } else { self.window.right };
@@ -161,6 +160,11 @@ impl<'a> Visibility<'a> {
                 closure.fill(&self.region(&pair.into()), &mut visible);
                 visible[0]
             })
+    }
+
+    /// Where a query and a key stand.
+    pub(crate) fn positions(&self, pair: Pair) -> (i64, i64) {
+        (self.batch(pair.batch).query_offset + pair.query as i64, self.key_offset + pair.key as i64)
     }
 
     /// The keys that order, window and length leave to a query: they follow one another. Both ends grow with the

@@ -11,8 +11,8 @@ use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::forward::{self, Finish, of_heads};
 use crate::problem::{Problem, check_sinks};
-use crate::simd::Simd;
 use crate::simd::math::ln;
+use crate::simd::{FloatEnvironment, Simd};
 use crate::tile::CHUNK;
 
 /// The unfinished state of every row over some keys: maximum, sum and weighted sum of values, before any rounding
@@ -65,6 +65,7 @@ impl<T: Element, D: Dimension> Partial<T, D> {
 
     /// The natural log-sum-exp of each row over these keys, without the sink: `(…, heads, len_query)`.
     pub fn lse(&self) -> Array<T::Accumulator, D::Smaller> {
+        let _environment = FloatEnvironment::enter();
         let lse = self.states.map_axis(Axis(3), |row| Element::leave(row[0] + ln(row[1])));
         let len_query = self.states.shape()[2];
         let shape: Vec<usize> = self.lead.iter().copied().chain([len_query]).collect();

@@ -79,7 +79,9 @@ impl Plan {
             Path::Decode => DECODE_QUERIES,
             Path::Scalar => 1,
         };
-        let (tiles, pairs) = count_tiles(terms, rows);
+        // Without numbers there is nothing to do, however many tiles there would be.
+        let empty = terms.len_query * (terms.dim + terms.dim_value) == 0 || terms.batches * terms.heads == 0;
+        let (tiles, pairs) = if empty { Default::default() } else { count_tiles(terms, rows) };
         let spans = if path == Path::Decode { decode_spans(terms).len() } else { 1 };
         let blocks = terms.len_query.div_ceil(rows);
         let heads = terms.batches * terms.heads;
@@ -93,7 +95,7 @@ impl Plan {
         let (dim, dim_value) = (terms.dim, terms.dim_value);
         let scratch = match path {
             Path::Prefill => PrefillScratch::<T::Accumulator>::bytes(dim, dim_value, chunks),
-            Path::Decode => DecodeScratch::<T::Accumulator>::bytes(terms.group, dim, dim_value, chunks),
+            Path::Decode => DecodeScratch::<T::Accumulator>::bytes(terms),
             Path::Scalar => (64 + 2) * (dim_value + 2) * size_of::<T::Accumulator>(),
         };
         // With more than one span, their states wait to be joined.

@@ -20,7 +20,7 @@ pub(crate) type PlaneView<'a, T> = ArrayBase<ViewRepr<&'a T>, Ix2, T>;
 #[derive(Clone, Debug)]
 pub(crate) struct Planes<'a, T> {
     planes: Vec<PlaneView<'a, T>>,
-    /// For each leading axis of the call (its batch axes, then heads): its extent there, and how far apart two
+    /// For each leading axis of the call (heads first, then the batch axes from the last on): its extent there, and how far apart two
     /// neighbours are in `planes` (0 where the array has only one).
     axes: Vec<(usize, usize)>,
 }
@@ -38,6 +38,10 @@ impl<'a, T> Planes<'a, T> {
     ) -> Result<Self, Error> {
         while array.ndim() < lead.len() + 2 {
             array = array.insert_axis(Axis(0));
+        }
+        // Matrices without numbers are all alike: one serves for all of them, however many there are.
+        if array.is_empty() && !array.shape()[..lead.len()].contains(&0) {
+            (0..lead.len()).for_each(|axis| array.collapse_axis(Axis(axis), 0));
         }
         let own = &array.shape()[..lead.len()];
         let count: usize = own.iter().product();

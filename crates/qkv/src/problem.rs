@@ -1,4 +1,5 @@
-//! One call, checked. Everything below this trusts it.
+//! One call, checked: shapes, broadcasting, head groups, options and masks. Everything below this trusts it; what is
+//! done with it, and how, is for others.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::mask::{Alignment, Batch, Dense, Segments, Visibility, Window};
 use crate::planes::Planes;
-use crate::simd::Simd;
+use crate::simd::{FloatEnvironment, Simd};
 use crate::tile::{Sort, Tile, TileMap};
 
 /// Positions stay within this, so that sums and differences of them cannot overflow.
@@ -126,13 +127,15 @@ impl<'a, T: Element> Problem<'a, T> {
         key: ArrayView<'a, T, D>,
         value: ArrayView<'a, T, D>,
     ) -> Result<Self, Error> {
+        // The default scale, 1/cap and the slopes are part of the arithmetic.
+        let _environment = FloatEnvironment::enter();
         let shapes = Shapes::new(query.shape(), key.shape(), value.shape())?;
         let simd = attention.simd.unwrap_or_else(Simd::best);
         if !simd.is_available() {
             return Err(Error::value("simd", simd, format!("`{}`: this machine has no more", Simd::best())));
         }
-        let lead = lead(&shapes, shapes.heads);
-        let key_lead = self::lead(&shapes, shapes.key_heads);
+        let lead = leading_axes(&shapes, shapes.heads);
+        let key_lead = leading_axes(&shapes, shapes.key_heads);
         let terms = Terms {
             batches: shapes.batches(),
             heads: shapes.heads,
@@ -298,7 +301,7 @@ fn visibility<'a>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Visibili
     };
     for mask in &attention.masks {
         check_broadcast("mask", mask.shape(), shapes)?;
-        let planes = Planes::new("mask", mask.clone(), &lead(shapes, shapes.heads))?;
+        let planes = Planes::new("mask", mask.clone(), &leading_axes(shapes, shapes.heads))?;
         let tiles = TileMap::new("mask", &planes, key_offset, |visible| visible)?;
         visibility.dense.push(Dense { planes, tiles });
     }
@@ -306,7 +309,7 @@ fn visibility<'a>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Visibili
 }
 
 /// The extents of all leading axes, with so many heads.
-fn lead(shapes: &Shapes, heads: usize) -> Vec<usize> {
+fn leading_axes(shapes: &Shapes, heads: usize) -> Vec<usize> {
     shapes.batch_axes.iter().copied().chain([heads]).collect()
 }
 
@@ -431,7 +434,7 @@ fn biases<'a, A: Real>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Bia
             return Err(Error::value("alibi", slope, format!("slopes that are a finite {}", A::NAME)));
         }
     }
-    let lead = lead(shapes, shapes.heads);
+    let lead = leading_axes(shapes, shapes.heads);
     let arrays = attention.biases.iter().map(|bias| BiasPlanes::new(bias, &lead, attention.key_offset));
     let arrays = arrays.collect::<Result<_, _>>()?;
     Ok(Biases { arrays, slopes, closures: attention.bias_fns.clone() })

@@ -1,5 +1,5 @@
-//! The textbook: the five steps with plain loops, row by row, at more precision than any result has. It says whether
-//! a number is right. It is never optimised.
+//! The textbook: the five steps with plain loops, row by row, in f64, and for f64 in pairs of f64. It says whether a
+//! number is right. It is never optimised.
 //!
 //! The same text, run in the accumulator type and with each step's array rounded to the element type, is the *plain*
 //! computation that a result's error is measured by.
@@ -144,25 +144,19 @@ fn five_steps<T: Element, N: Number>(
 }
 
 fn masked<T: Element, N: Number>(problem: &Problem<'_, T>, pair: Pair, mut s: N) -> Option<N> {
-    if !problem.terms.visibility.sees(pair) {
-        return None;
-    }
-    let alibi = problem.terms.biases.slopes.iter().map(|slopes| {
-        let region = problem.terms.visibility.region(&pair.into());
-        -(slopes[pair.head] * region.queries.start.abs_diff(region.keys.start) as f64)
-    });
-    let arrays = problem.terms.biases.arrays_at(pair);
-    let closures = problem.terms.biases.closures_at(pair, &problem.terms.visibility);
-    if problem
-        .terms
-        .biases
-        .arrays_at(pair)
-        .chain(problem.terms.biases.closures_at(pair, &problem.terms.visibility))
-        .any(|b| b == f64::NEG_INFINITY)
+    let (biases, visibility) = (&problem.terms.biases, &problem.terms.visibility);
+    let hides = |bias: f64| bias == f64::NEG_INFINITY;
+    if !visibility.sees(pair)
+        || biases.arrays_at(pair).any(hides)
+        || biases.closures_at(pair, visibility).any(hides)
     {
         return None;
     }
-    for bias in arrays.chain(alibi).chain(closures) {
+    let alibi = biases.slopes.iter().map(|slopes| {
+        let (query, key) = visibility.positions(pair);
+        -(slopes[pair.head] * query.abs_diff(key) as f64)
+    });
+    for bias in biases.arrays_at(pair).chain(alibi).chain(biases.closures_at(pair, visibility)) {
         s = s + N::from_f64(bias);
     }
     // Finite biases never add up to a mask.

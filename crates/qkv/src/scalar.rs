@@ -1,16 +1,15 @@
 //! The arithmetic program, as short as it can be said. Every fast path must equal it, bit for bit.
 //!
-//! It reads the problem pair by pair and shares nothing with the fast paths but `exp`, `tanh` and `ln`. NUMERICS.md
-//! says the same in words and gives the reasons.
+//! It reads the checked problem pair by pair and shares no arithmetic with the fast paths but `exp`, `tanh`, `ln` and the
+//! last rounding ([`Element::leave`]). NUMERICS.md says the same in words and gives the reasons.
 
 use std::ops::Range;
 
-use crate::bias::to_accumulator;
 use crate::element::{Element, Real};
 use crate::problem::{Problem, Stage};
 use crate::simd::Vector;
 use crate::simd::math::{exp, tanh};
-use crate::tile::{CHUNK, Pair, TILE, cut};
+use crate::tile::{CHUNK, Pair, TILE};
 
 /// Maximum, sum and output of a row over some keys.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,29 +80,52 @@ pub(crate) fn score<T: Element>(
     if stage >= Stage::Masked { masked(problem, pair, s) } else { Some(s) }
 }
 
+/// Whether the query may attend the key: no mask hides it, and no bias is -∞.
+pub(crate) fn sees<T: Element>(problem: &Problem<'_, T>, pair: Pair) -> bool {
+    let terms = &problem.terms;
+    let computed = terms.biases.closures_at(pair, &terms.visibility);
+    terms.visibility.sees(pair)
+        && terms.biases.arrays_at(pair).chain(computed).all(|bias| bias != f64::NEG_INFINITY)
+}
+
 /// The score with its biases, or `None` where the key is masked.
 fn masked<T: Element>(problem: &Problem<'_, T>, pair: Pair, mut s: T::Accumulator) -> Option<T::Accumulator> {
-    let mut visible = problem.terms.visibility.sees(pair);
-    let mut add = |s: &mut T::Accumulator, bias: T::Accumulator| {
-        if bias == T::Accumulator::NEG_INFINITY {
-            visible = false;
-        } else {
-            *s = *s + bias;
-        }
-    };
-    problem.terms.biases.arrays_at(pair).for_each(|bias| add(&mut s, to_accumulator(bias)));
-    if let Some(slopes) = &problem.terms.biases.slopes {
-        let region = problem.terms.visibility.region(&pair.into());
-        let distance = region.queries.start.abs_diff(region.keys.start);
-        s = s + -(T::Accumulator::from_f64(slopes[pair.head]) * T::Accumulator::from_u64(distance));
+    if !sees(problem, pair) {
+        return None;
     }
-    problem
-        .terms
-        .biases
-        .closures_at(pair, &problem.terms.visibility)
-        .for_each(|bias| add(&mut s, to_accumulator(bias)));
+    let terms = &problem.terms;
+    for bias in terms.biases.arrays_at(pair) {
+        s = s + rounded_bias(bias);
+    }
+    if let Some(slopes) = &terms.biases.slopes {
+        let (query, key) = terms.visibility.positions(pair);
+        let slope = T::Accumulator::from_f64(slopes[pair.head]);
+        s = s + -(slope * T::Accumulator::from_u64(query.abs_diff(key)));
+    }
+    for bias in terms.biases.closures_at(pair, &terms.visibility) {
+        s = s + rounded_bias(bias);
+    }
     let lowest = -T::Accumulator::MAX;
-    visible.then_some(if s < lowest { lowest } else { s })
+    Some(if s < lowest { lowest } else { s })
+}
+
+/// A finite bias beyond the accumulator's range stops at its largest number: rounding makes no mask.
+fn rounded_bias<A: Real>(bias: f64) -> A {
+    let largest = A::MAX.to_f64();
+    if bias.is_infinite() { A::from_f64(bias) } else { A::from_f64(bias.clamp(-largest, largest)) }
+}
+
+/// Neighbouring keys, cut where their absolute positions pass a multiple of `unit`; each piece with its number.
+fn pieces<T: Element>(problem: &Problem<'_, T>, keys: Range<usize>, unit: usize) -> Vec<(u64, Range<usize>)> {
+    let number = |key: usize| (problem.terms.visibility.key_offset as u64 + key as u64) / unit as u64;
+    let mut pieces: Vec<(u64, Range<usize>)> = Vec::new();
+    for key in keys {
+        match pieces.last_mut() {
+            Some((last, piece)) if *last == number(key) => piece.end = key + 1,
+            _ => pieces.push((number(key), key..key + 1)),
+        }
+    }
+    pieces
 }
 
 /// The state of a row over all keys, without the sink.
@@ -114,7 +136,7 @@ pub(crate) fn row<T: Element>(
     let empty = || State::empty(problem.terms.dim_value);
     // A binary counter over absolute chunks: subtree[i] covers 2^i chunks or is empty.
     let mut subtrees: Vec<State<T::Accumulator>> = vec![empty(); 64];
-    for (number, keys) in cut(0..problem.terms.len_key, problem.terms.visibility.key_offset, CHUNK) {
+    for (number, keys) in pieces(problem, 0..problem.terms.len_key, CHUNK) {
         let mut node = chunk(problem, Pair { batch, head, query, key: 0 }, keys);
         let mut level = 0;
         while number >> level & 1 == 1 {
@@ -128,7 +150,7 @@ pub(crate) fn row<T: Element>(
 
 fn chunk<T: Element>(problem: &Problem<'_, T>, row: Pair, keys: Range<usize>) -> State<T::Accumulator> {
     let mut state = State::empty(problem.terms.dim_value);
-    for (_, keys) in cut(keys, problem.terms.visibility.key_offset, TILE) {
+    for (_, keys) in pieces(problem, keys, TILE) {
         let scores: Vec<_> =
             keys.clone().map(|key| score(problem, Pair { key, ..row }, Stage::Masked)).collect();
         push_tile(problem, row, &mut state, keys, &scores);

@@ -340,6 +340,19 @@ fn more_batches_or_heads_than_memory_holds_are_an_error() {
     }
 }
 
+/// 2^28 views would fit, and take 10 GB.
+#[test]
+fn matrices_without_numbers_cost_nothing_however_many() {
+    const MANY: usize = 1 << 28;
+    let empty = ArrayD::<f32>::zeros(vec![1, 1, 0, 4]);
+    let many = repeated(&empty, 0, MANY);
+    let attention = Attention::new();
+    let output = attention.forward(many.clone(), many.clone(), many.clone()).unwrap();
+    assert_eq!(output.shape(), [MANY, 1, 0, 4]);
+    let plan = attention.call(many.clone(), many.clone(), many).plan().unwrap();
+    assert_eq!(plan.flops, 0);
+}
+
 #[test]
 fn lengths_without_bound_never_panic() {
     let result = Attention::new().visible(usize::MAX, 1);

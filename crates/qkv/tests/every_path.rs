@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use qkv::{
@@ -22,7 +23,7 @@ struct Case {
 }
 
 /// What is chosen, and from how many.
-const FACTORS: [(&str, usize); 9] = [
+const FACTORS: [(&str, usize); 10] = [
     ("path", 2),
     ("simd", 2),
     ("element", 4),
@@ -32,6 +33,7 @@ const FACTORS: [(&str, usize); 9] = [
     ("mask", 11),
     ("extra", 6),
     ("data", 4),
+    ("threads", 4),
 ];
 
 struct Shape {
@@ -134,7 +136,7 @@ fn every_path_equals_the_scalar_program_and_keeps_the_error_law() {
 
 fn run_case<T: Element>(case: &Case) {
     let mut rng = Rng::new(case.seed ^ 0xdead);
-    let [path, simd, _, layout, shape, order, mask, extra, data] = case.choices;
+    let [path, simd, _, layout, shape, order, mask, extra, data, threads] = case.choices;
     let simd = [Simd::Portable, Simd::best()][simd];
     let path = [Path::Prefill, Path::Decode][path];
     let shape = &SHAPES[shape];
@@ -152,8 +154,7 @@ fn run_case<T: Element>(case: &Case) {
         let scalar = attention.clone().path(Path::Scalar);
         let fast = attention.clone().path(path).simd(simd);
         let oracle = scalar.call(q.clone(), k.clone(), v.clone()).lse().row_stats().weights().run().unwrap();
-        let threads = [1, 2, 3, 8][rng.below(4)];
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads([1, 2, 3, 8][threads]).build().unwrap();
         let run =
             || fast.call(query.view(), key.view(), value.view()).lse().row_stats().weights().run().unwrap();
         let got = pool.install(run);
@@ -394,5 +395,31 @@ impl Options {
             _ => attention.softcap(30.0).scale(0.7).sinks(self.sinks.clone()),
         };
         then(attention);
+    }
+}
+
+/// A closure sees how a path asks: the scalar program pair by pair, decode for few queries of whole tiles, prefill
+/// for many.
+#[test]
+fn the_path_that_is_asked_for_is_the_one_that_runs() {
+    let array = support::grid::<f32>(&[1, 1, 130, 8], 0);
+    for (path, queries, keys) in [(Path::Scalar, 1, 1), (Path::Decode, 16, 64), (Path::Prefill, 64, 64)] {
+        let largest = Mutex::new((0, 0));
+        let watch = |region: &Region, _: &mut [bool]| {
+            let mut largest = largest.lock().unwrap();
+            let count = (region.queries.end - region.queries.start) as usize;
+            *largest = (count.max(largest.0), region.width().max(largest.1));
+        };
+        let attention = Attention::new().mask_fn(&watch).path(path);
+        attention.forward(array.view(), array.view(), array.view()).unwrap();
+        assert_eq!(*largest.lock().unwrap(), (queries, keys), "{path}");
+        let plan = attention.call(array.view(), array.view(), array.view()).plan().unwrap();
+        assert_eq!(plan.path, path);
+    }
+    // And by itself: few queries decode, many prefill.
+    for (len_query, path) in [(1, Path::Decode), (7, Path::Decode), (8, Path::Prefill)] {
+        let query = support::grid::<f32>(&[1, 1, len_query, 8], 0);
+        let plan = Attention::new().call(query.view(), array.view(), array.view()).plan().unwrap();
+        assert_eq!(plan.path, path, "{len_query} queries");
     }
 }

@@ -41,8 +41,8 @@ pub(crate) struct Scratch<A> {
 }
 
 impl<A: Real> Scratch<A> {
-    pub(crate) fn new(group: usize, dim: usize, dim_value: usize) -> Self {
-        let rows = group * QUERIES;
+    pub(crate) fn new(terms: &Terms<'_>) -> Self {
+        let (rows, dim, dim_value) = (rows_of_block(terms), terms.dim, terms.dim_value);
         let (padded_rows, columns) = (rows.next_multiple_of(PADDING), dim_value.next_multiple_of(PADDING));
         let zeros = |count: usize| vec![A::ZERO; count];
         Self {
@@ -60,14 +60,20 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    pub(crate) fn bytes(group: usize, dim: usize, dim_value: usize, chunks: usize) -> usize {
-        let rows = group * QUERIES;
+    pub(crate) fn bytes(terms: &Terms<'_>) -> usize {
+        let (rows, dim, dim_value) = (rows_of_block(terms), terms.dim, terms.dim_value);
+        let chunks = terms.len_key.div_ceil(CHUNK);
         let (padded_rows, columns) = (rows.next_multiple_of(PADDING), dim_value.next_multiple_of(PADDING));
         let numbers = rows * dim + dim * TILE + TILE * columns + 2 * rows * TILE + 4 * padded_rows;
         numbers * size_of::<A>()
             + ScoreScratch::<A>::bytes(QUERIES * TILE)
             + (1 + Tree::<A>::depth(chunks)) * States::<A>::bytes(padded_rows, columns)
     }
+}
+
+/// Rows that are worked on together: those of a block of queries of each head of a group.
+fn rows_of_block(terms: &Terms<'_>) -> usize {
+    terms.group * terms.len_query.min(QUERIES)
 }
 
 /// The same queries of each head of a group.

@@ -160,7 +160,7 @@ pub(crate) fn visible<T: Element, D: Dimension>(problem: &Problem<'_, T>) -> Res
         let (batch, head) = (plane / problem.terms.heads, plane % problem.terms.heads);
         for (key, visible) in row.iter_mut().enumerate() {
             let pair = Pair { batch, head, query, key };
-            *visible = scalar::score(problem, pair, Stage::Masked).is_some();
+            *visible = scalar::sees(problem, pair);
         }
     }
     Ok(shaped(visible))

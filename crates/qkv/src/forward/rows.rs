@@ -138,7 +138,7 @@ pub(crate) fn of_heads<'o, O: Element>(
 ) -> Vec<Rows<'o, O>> {
     let len_query = output.shape()[output.ndim() - 2];
     // Nothing to write, however many batches there may be.
-    if output.is_empty() && stats.is_none() || len_query == 0 {
+    if len_query == 0 || output.is_empty() && stats.as_ref().is_none_or(|[max, _]| max.is_empty()) {
         return Vec::new();
     }
     let mut planes = Vec::new();

@@ -73,7 +73,7 @@ pub(crate) fn each<Task: Send, Scratch>(
             }
         });
     }
-    if progress.is_some() && !board.cancelled.load(Ordering::Relaxed) && threads > 1 {
+    if threads > 1 {
         board.report(progress);
     }
     if board.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
@@ -89,6 +89,9 @@ struct Board {
 impl Board {
     fn report(&self, progress: &mut Option<&mut Progress<'_>>) {
         let Some(progress) = progress else { return };
+        if self.cancelled.load(Ordering::Relaxed) {
+            return;
+        }
         if progress(self.done.load(Ordering::Relaxed), self.total).is_break() {
             self.cancelled.store(true, Ordering::Relaxed);
         }

@@ -242,15 +242,14 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let groups = problem.terms.batches * problem.terms.heads / problem.terms.group;
-    let total = parts.len() * groups * problem.terms.len_query.div_ceil(decode::QUERIES);
+    let groups: usize = parts.iter().map(|(_, heads)| heads.len() / problem.terms.group).sum();
+    let total = groups * problem.terms.len_query.div_ceil(decode::QUERIES);
     let tasks = parts.into_iter().flat_map(|(keys, heads)| {
         let blocks =
             groups_of(heads, problem.terms.group).flat_map(|group| blocks_of(group, decode::QUERIES));
         blocks.map(move |rows| (keys.clone(), rows))
     });
-    let new_scratch =
-        || decode::Scratch::new(problem.terms.group, problem.terms.dim, problem.terms.dim_value);
+    let new_scratch = || decode::Scratch::new(&problem.terms);
     schedule::each((total, tasks), progress, new_scratch, |scratch, (keys, mut rows)| {
         let first = &rows[0];
         let block = decode::Block {
