@@ -37,7 +37,7 @@ hunts() {
     fi
     target=$(rustc -vV | sed -n 's/^host: //p')
     step "memory errors: the tests under AddressSanitizer"
-    RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 \
+    RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
         cargo "+$toolchain" test --locked -p qkv -p qkv-io --lib --tests --target "$target" --target-dir target/asan
     step "fuzzing, ${FUZZ_SECONDS:=20} seconds for each target"
     have_tool cargo-fuzz
@@ -53,8 +53,18 @@ tests() {
     cargo test --locked --workspace --release
 }
 
+# Each on a line of its own: in an && list a failure inside a function would not stop the script.
 case "${1:-all}" in
-    quick) tests ;;
-    all) checks && hunts && tests ;;
-    *) echo "usage: $0 [quick]" >&2 && exit 2 ;;
+    quick)
+        tests
+        ;;
+    all)
+        checks
+        hunts
+        tests
+        ;;
+    *)
+        echo "usage: $0 [quick]" >&2
+        exit 2
+        ;;
 esac
