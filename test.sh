@@ -11,7 +11,7 @@ skip() { printf '\n== NOT RUN: %s\n' "$*" >&2; }
 have_component() { cargo "$1" --version >/dev/null 2>&1 || rustup component add "$2"; }
 have_tool() { command -v "$1" >/dev/null 2>&1 || cargo install --locked --debug "$1"; }
 
-nightly() { rustup toolchain list 2>/dev/null | grep -o '^nightly[^ ]*' | head -n 1; }
+nightly() { rustup toolchain list 2>/dev/null | grep -o '^nightly[^ ]*' | head -n 1 || true; }
 
 checks() {
     step "format"
