@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Args;
 use ndarray::{ArrayViewD, CowArray, IxDyn, s};
 use qkv::{Alignment, AttentionOutput, Plan, TileCounts};
@@ -79,13 +79,8 @@ impl Arguments {
             ),
             Some(_) => {}
         }
-        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-        match directory {
-            Some(directory) if !directory.is_dir() => {
-                bail!("-o {shown}: there is no directory {}", directory.display())
-            }
-            _ => Ok(()),
-        }
+        // Now, and not after the work is done.
+        qkv_io::check_target(path).map_err(|error| anyhow!("-o {error}"))
     }
 }
 

@@ -25,10 +25,12 @@ impl Gauge {
     }
 }
 
-/// 0 for equal numbers, equal infinities and NaN beside NaN; infinite where only one is finite.
+/// 0 for equal numbers and equal infinities, and for whatever is not finite where NaN or ∞ is wanted; infinite where
+/// only one is finite.
 pub fn distance(got: f64, wanted: f64) -> f64 {
+    let no_number = wanted.is_nan() || wanted == f64::INFINITY;
     match got - wanted {
-        _ if got == wanted || (got.is_nan() && wanted.is_nan()) => 0.0,
+        _ if got == wanted || (no_number && !got.is_finite()) => 0.0,
         difference if difference.is_finite() => difference.abs(),
         _ => f64::INFINITY,
     }

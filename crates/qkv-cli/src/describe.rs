@@ -41,6 +41,9 @@ pub fn causal<T: Number>(request: &Request<'_, T>) -> Option<String> {
     let settings = &request.input.settings;
     let Extents { len_query, len_key, .. } = request.extents;
     let mut words = match settings.causal? {
+        Alignment::TopLeft if settings.key_offset > 0 => {
+            "top-left: query i attends positions up to i".to_string()
+        }
         Alignment::TopLeft => "top-left: query i attends keys 0 to i".to_string(),
         Alignment::BottomRight => "bottom-right: the last query attends all keys that count".to_string(),
         Alignment::Offset(offset) => format!("query i attends keys up to position {offset} + i"),
@@ -53,8 +56,15 @@ pub fn causal<T: Number>(request: &Request<'_, T>) -> Option<String> {
         words +=
             &format!(" ({}, {}: {stands})", show::count(len_query, "query"), show::count(len_key, "key"));
     }
-    if let Some(prefix) = &settings.prefix {
-        words += &format!("; the first {} keys are open to all", list(prefix));
+    if settings.key_offset > 0 {
+        words += &format!("; key 0 stands at position {}", settings.key_offset);
+    }
+    match &settings.prefix {
+        Some(prefix) if settings.key_offset > 0 => {
+            words += &format!("; positions below {} are open to all", list(prefix));
+        }
+        Some(prefix) => words += &format!("; the first {} keys are open to all", list(prefix)),
+        None => {}
     }
     Some(words)
 }
@@ -73,7 +83,7 @@ pub fn bounds<T: Number>(request: &Request<'_, T>) -> Vec<Bound> {
     }
     if let Some(Window { left, right }) = settings.window {
         let bound = |bound: Option<u64>| bound.map_or("any number".to_string(), |bound| bound.to_string());
-        let meaning = format!("{} of positions before its own, {} after", bound(left), bound(right));
+        let meaning = format!("positions from {} before its own to {} after", bound(left), bound(right));
         bounds.push(Bound::plain("window", meaning));
     }
     if let Some(lengths) = &settings.key_lengths {

@@ -25,13 +25,9 @@ pub struct Expected {
 
 impl Expected {
     pub fn take(arrays: &mut Arrays) -> anyhow::Result<Self> {
-        let mut first_of = |names: [&str; 2]| {
-            let first = arrays.take(&names[..1])?;
-            if first.is_some() { Ok(first) } else { arrays.take(&names[1..]) }
-        };
         Ok(Self {
-            output: first_of(["expected", "output"])?,
-            weights: first_of(["weights", "attention_weights"])?,
+            output: arrays.take(&["expected", "output"])?,
+            weights: arrays.take(&["weights", "attention_weights"])?,
             lse: arrays.take(&["expected_lse"])?,
             scores: arrays.take(&["scores"])?,
             scaled_scores: arrays.take(&["scaled_scores"])?,

@@ -1,7 +1,10 @@
 //! What the command asks of the machine: threads, the instruction set, memory used.
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use qkv::Simd;
+
+/// More threads than any machine has cores only get in each other's way.
+const MOST_THREADS: usize = 1024;
 
 /// The threads that the engine runs on.
 pub struct Threads(Option<rayon::ThreadPool>);
@@ -10,8 +13,11 @@ impl Threads {
     /// As many as asked for, or one for each core.
     pub fn new(count: Option<usize>) -> anyhow::Result<Self> {
         let Some(count) = count else { return Ok(Self(None)) };
+        if count > MOST_THREADS {
+            bail!("--threads: got {count}, want 1 to {MOST_THREADS}");
+        }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build();
-        Ok(Self(Some(pool.with_context(|| format!("--threads {count}: cannot start the threads"))?)))
+        Ok(Self(Some(pool.map_err(|error| anyhow!("--threads {count}: cannot start them: {error}"))?)))
     }
 
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {

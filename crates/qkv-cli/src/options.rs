@@ -19,7 +19,8 @@ pub struct AttentionOptions {
     #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true, default_missing_value = "bare")]
     pub causal: Option<Causal>,
 
-    /// Causal, but the first N keys are open to all: one number, or one for each batch
+    /// Causal, but the first N keys (positions below N, with --key-offset) are open to all: one number, or one for each
+    /// batch
     #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
     pub prefix: Option<Vec<u64>>,
 

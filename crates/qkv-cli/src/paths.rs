@@ -308,7 +308,7 @@ impl<T: Number> Truth<T> {
             max_error: gauge.error,
             plain_error: plain.map(|plain| plain.error),
             limit,
-            passed: gauge.error <= limit,
+            passed: gauge.error.is_finite() && gauge.error <= limit,
         };
         let by_law = |name: &str, path: &str, gauge: &Gauge, plain: &Gauge, value: f64| {
             let law = error_limit::<T>(plain.error, gauge.largest);

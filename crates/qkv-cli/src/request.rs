@@ -190,6 +190,7 @@ fn explained(input: &Input, layout: Layout, error: qkv::Error) -> anyhow::Error 
         ("key", _) => format!("k {}", input.arrays.key.origin),
         ("value", _) => format!("v {}", input.arrays.value.origin),
         ("", _) => input.title.clone(),
+        ("scale", _) if !input.settings.scale_from.starts_with("--") => format!("{}: scale", input.title),
         (option, _) => format!("--{}", option.split(' ').next().unwrap_or(option).replace('_', "-")),
     };
     let words = words.strip_prefix(about).unwrap_or(&words).trim_start_matches(": ");

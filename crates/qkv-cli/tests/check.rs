@@ -129,3 +129,11 @@ fn a_large_input_is_checked_on_some_rows_and_says_so() {
         assert!(ran.out.contains("all rows, as attend"), "{}", ran.out);
     }
 }
+
+#[test]
+fn two_arrays_for_one_expectation_are_refused() {
+    let place = Place::new();
+    let [x, out] = [numbers((3, 4), 1), numbers((3, 4), 2)];
+    let arrays = [("x", x.view().into()), ("expected", out.view().into()), ("output", out.view().into())];
+    qkv!("check", place.write("both.npz", &arrays)).refused(&["expected", "output", "keep one"]);
+}

@@ -14,6 +14,7 @@ fn usage_is_refused_in_one_line() {
     qkv!("attend", "--scale", "fast").refused(&["fast", "--scale"]);
     qkv!("attend", "--window", "3").refused(&["LEFT,RIGHT"]);
     qkv!("attend", "--threads", "0").refused(&["--threads"]);
+    qkv!("attend", "--threads", "100000").refused(&["--threads", "100000", "1024"]);
     qkv!("attend", "--key-offset", "-1").refused(&["--key-offset", "-1"]);
     qkv!("attend", "--softcap", "0").refused(&["--softcap", "above 0"]);
     qkv!("attend", "--scale", "nan").refused(&["--scale", "finite"]);
@@ -52,9 +53,16 @@ fn outputs_that_cannot_be_written_are_refused_before_the_input_is_read() {
     qkv!("attend", input, "-o", place.path("out")).refused(&["out", ".npz"]);
     qkv!("attend", input, "-o", place.path("out.npy"), "--lse").refused(&["out.npy", "--lse"]);
     qkv!("attend", input, "-o", place.path("out.npy"), "--weights").refused(&["out.npy", ".npz"]);
-    qkv!("attend", input, "-o", place.path("none/out.npy")).refused(&["no directory"]);
+    qkv!("attend", input, "-o", place.path("none/out.npy")).refused(&["out.npy", "none", "directory"]);
     qkv!("attend", input, "-o", place.path("out.npz")).refused(&["missing.npz", "no such file"]);
     assert!(place.files().is_empty());
+}
+
+/// It never ends, so it must not be read to its end.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_device_that_holds_no_arrays_is_refused_at_once() {
+    qkv!("attend", "/dev/zero").refused(&["/dev/zero", ".safetensors"]);
 }
 
 #[test]

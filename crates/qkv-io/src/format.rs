@@ -51,6 +51,11 @@ impl Format {
         }
     }
 
+    /// Whether bytes begin as a file of some format does.
+    pub(crate) fn is_any(bytes: &[u8]) -> bool {
+        Self::ALL.into_iter().any(|format| format.fits(bytes))
+    }
+
     fn fits(self, bytes: &[u8]) -> bool {
         match self {
             Format::Npy => bytes.starts_with(b"\x93NUMPY"),

@@ -2,13 +2,16 @@
 //!
 //! The only `unsafe` of this crate is here. What the bytes mean is the parsers' business.
 
-use crate::Fault;
+use crate::{Fault, Format};
 use memmap2::Mmap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Enough to tell every format by.
+const FIRST_BYTES: u64 = 16;
 
 /// A run of a file's bytes that is cheap to clone and keeps the file mapped while it lives.
 #[derive(Clone, Debug)]
@@ -41,7 +44,12 @@ impl Bytes {
         let bytes = match bytes {
             Some(bytes) => bytes,
             None => {
+                // A device may have no end: the first bytes say whether it holds arrays at all.
                 let mut bytes = Vec::new();
+                file.by_ref().take(FIRST_BYTES).read_to_end(&mut bytes).map_err(failed("read"))?;
+                if !bytes.is_empty() && !Format::is_any(&bytes) {
+                    return Err(Fault::UnknownFormat);
+                }
                 file.read_to_end(&mut bytes).map_err(failed("read"))?;
                 bytes.into()
             }

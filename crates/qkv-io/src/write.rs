@@ -70,6 +70,16 @@ pub fn write(
     write_file(path, arrays, options).map_err(|fault| Error::new(path, fault))
 }
 
+/// Whether a file could be written there: asked before long work, so that it is not done in vain. Leaves nothing behind.
+///
+/// # Errors
+/// As [`write`], for what depends on the target alone.
+pub fn check_target(path: impl AsRef<Path>) -> Result<(), Error> {
+    let path = path.as_ref();
+    let target = Target::of(path).and_then(|target| target.temporary());
+    target.map(drop).map_err(|fault| Error::new(path, fault))
+}
+
 fn write_file(
     path: &Path,
     arrays: &[(&str, TensorView<'_>)],

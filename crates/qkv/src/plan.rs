@@ -141,8 +141,12 @@ impl fmt::Display for Plan {
         let TileCounts { empty, full, mixed } = self.tiles;
         writeln!(
             f,
-            "path     {} ({}), {} on {} threads, {} tasks",
-            self.path, self.reason, self.simd, self.threads, self.tasks
+            "path     {} ({}), {} on {}, {}",
+            self.path,
+            self.reason,
+            self.simd,
+            counted(self.threads, "thread"),
+            counted(self.tasks, "task")
         )?;
         writeln!(f, "tiles    {full} full, {mixed} mixed, {empty} empty and skipped")?;
         write!(
@@ -153,6 +157,10 @@ impl fmt::Display for Plan {
             scaled(self.scratch_bytes, "B")
         )
     }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A number with the thousands it has: `0`, `65.5 kB`, `4.43 GFLOP`.
