@@ -73,7 +73,7 @@ pub fn write(
 /// Whether a file could be written there: asked before long work, so that it is not done in vain. Leaves nothing behind.
 ///
 /// # Errors
-/// As [`write`], for what depends on the target alone.
+/// As [`write()`], for what depends on the target alone.
 pub fn check_target(path: impl AsRef<Path>) -> Result<(), Error> {
     let path = path.as_ref();
     let target = Target::of(path).and_then(|target| target.temporary());
