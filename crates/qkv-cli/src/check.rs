@@ -91,7 +91,7 @@ fn check<T: Number>(
     let scope = Scope::new::<T>(&request.extents, arguments.attention.seed);
     // The engine checks shapes and options before anything is said of them.
     let attention = request.attention(0);
-    request.call(&attention).plan().map_err(|error| request.explained(error))?;
+    request.call(&attention).check().map_err(|error| request.explained(error))?;
     if !arguments.json {
         print_request(request, &scope, expected, terminal)?;
     }

@@ -1,6 +1,6 @@
 //! How far numbers are from what they should be, and how far they may be.
 
-use qkv::{Element, Real};
+use qkv::{Element, Real, ulp};
 
 /// The largest error so far, and the largest number there should be.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,12 +45,6 @@ pub fn tolerance<T: Element>() -> f64 {
         "f64" => 8.0 * f64::EPSILON,
         _ => 2e-6,
     }
-}
-
-/// The distance to the next number of type `T` above `x`.
-pub fn ulp<T: Element>(x: f64) -> f64 {
-    let exponent = libm::floor(libm::log2(x.abs().max(T::MIN_POSITIVE)));
-    T::EPSILON * libm::exp2(exponent)
 }
 
 /// How far some rows of a call may be from the reference. The error law speaks of a whole call; the plain error of a

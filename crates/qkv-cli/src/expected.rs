@@ -2,11 +2,11 @@
 
 use anyhow::bail;
 use ndarray::{ArrayD, IxDyn};
-use qkv::{AttentionOutput, Stage, error_limit};
+use qkv::{AttentionOutput, Stage, error_limit, ulp};
 use qkv_io::Dtype;
 
 use crate::check::Check;
-use crate::compare::{Gauge, largest, lse_limit, tolerance, ulp, widened};
+use crate::compare::{Gauge, largest, lse_limit, tolerance, widened};
 use crate::machine::Threads;
 use crate::mask::as_f64;
 use crate::paths::Plain;

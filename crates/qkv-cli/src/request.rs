@@ -76,8 +76,8 @@ impl<'a, T: Number> Request<'a, T> {
         let arrays = layout.read(arrays)?;
         let plain = Attention::new();
         // Shapes that do not fit are the engine's to explain; below this they do.
-        let plan = plain.call(arrays.query.view(), arrays.key.view(), arrays.value.view()).plan();
-        plan.map_err(|error| explained(input, layout, error))?;
+        let call = plain.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
+        call.check().map_err(|error| explained(input, layout, error))?;
         let extents = Extents::of(&arrays);
         Ok(Self { input, layout, arrays, extents, simd })
     }

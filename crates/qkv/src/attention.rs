@@ -366,6 +366,14 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         forward::visible(&self.problem()?)
     }
 
+    /// Whether the arrays and options fit, without computing anything.
+    ///
+    /// # Errors
+    /// If shapes or options do not fit.
+    pub fn check(&self) -> Result<(), Error> {
+        self.problem().map(drop)
+    }
+
     /// What would be done, and why.
     ///
     /// # Errors

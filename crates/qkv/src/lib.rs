@@ -71,7 +71,7 @@ pub use mask::{Alignment, Hint, MaskFn, Region, Window};
 pub use partial::{Partial, merge};
 pub use plan::{Plan, TileCounts};
 pub use problem::{Path, Stage};
-pub use reference::{ReferenceRow, error_limit};
+pub use reference::{ReferenceRow, error_limit, ulp};
 pub use simd::Simd;
 
 // The README's example is a test.

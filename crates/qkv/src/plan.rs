@@ -7,7 +7,7 @@ use crate::element::Element;
 use crate::forward::{DECODE_QUERIES, DecodeScratch, PrefillScratch};
 use crate::problem::{Path, Terms};
 use crate::simd::Simd;
-use crate::tile::{CHUNK, QUERY_BLOCK, Sort, TILE, Tile, cut};
+use crate::tile::{CHUNK, QUERY_BLOCK, Sort, TILE, Tile, TileMap, cut};
 
 /// With fewer queries than this, most lanes would be empty on the prefill path.
 const FEW_QUERIES: usize = 8;
@@ -114,15 +114,22 @@ impl Plan {
     }
 }
 
-/// Tiles by sort, and the pairs in those that are not empty.
+/// Tiles by sort, and the pairs in those that are not empty. As in the kernels, tiles beyond the keys that order,
+/// window and length leave to a block are not looked at.
 fn count_tiles(terms: &Terms<'_>, rows: usize) -> (TileCounts, u64) {
     let mut counts = TileCounts::default();
     let mut pairs = 0;
+    let offset = terms.visibility.key_offset;
+    let phase = TileMap::phase(offset);
+    let all = if terms.len_key == 0 { 0 } else { (terms.len_key + phase).div_ceil(TILE) as u64 };
     for batch in 0..terms.batches {
         for first in (0..terms.len_query).step_by(rows) {
             let queries = first..terms.len_query.min(first + rows);
+            let seen = terms.visibility.keys_of_rows(batch, &queries);
             for head in 0..terms.heads {
-                for (_, keys) in cut(0..terms.len_key, terms.visibility.key_offset, TILE) {
+                let mut looked_at = 0;
+                for (_, keys) in cut(seen.clone(), offset, TILE) {
+                    looked_at += 1;
                     let area = (queries.len() * keys.len()) as u64;
                     match terms.sort(&Tile { batch, head, rows: queries.clone(), keys }) {
                         Sort::Empty => counts.empty += 1,
@@ -130,6 +137,7 @@ fn count_tiles(terms: &Terms<'_>, rows: usize) -> (TileCounts, u64) {
                         Sort::Mixed => (counts.mixed, pairs) = (counts.mixed + 1, pairs + area),
                     }
                 }
+                counts.empty += all - looked_at;
             }
         }
     }

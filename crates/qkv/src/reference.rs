@@ -41,8 +41,12 @@ pub struct ReferenceRow {
 /// `2 · plain_error + 2 ulp(largest)`, where `plain_error` is the largest error of the plain steps and `largest` the
 /// largest magnitude in the reference.
 pub fn error_limit<T: Element>(plain_error: f64, largest: f64) -> f64 {
-    let ulp = T::EPSILON * libm::exp2(libm::floor(libm::log2(largest.max(T::MIN_POSITIVE))));
-    2.0 * plain_error + 2.0 * ulp
+    2.0 * plain_error + 2.0 * ulp::<T>(largest)
+}
+
+/// The distance from the magnitude of `x` to the next number of type `T` above it.
+pub fn ulp<T: Element>(x: f64) -> f64 {
+    T::EPSILON * libm::exp2(libm::floor(libm::log2(x.abs().max(T::MIN_POSITIVE))))
 }
 
 pub(crate) fn rows<T: Element>(

@@ -3,8 +3,7 @@
 
 mod support;
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-
+use memmap2::MmapMut;
 use ndarray::{Array, ArrayD, ArrayView, ArrayView2, ArrayViewD, Axis, Ix2, IxDyn, ShapeBuilder, Slice, s};
 use qkv::{Alignment, Attention, Element};
 use support::{
@@ -99,47 +98,21 @@ fn parts_of_a_fused_buffer_equal_their_copies() {
     }
 }
 
-/// Zeros that take address space but, where they are not written, no memory.
-struct Sparse {
-    start: *mut f32,
-    layout: Layout,
-}
-
-impl Sparse {
-    /// `None` where there is not so much address space to be had.
-    fn new(count: usize) -> Option<Self> {
-        let layout = Layout::array::<f32>(count).ok()?;
-        // SAFETY: the layout is not empty.
-        let start = unsafe { alloc_zeroed(layout) }.cast::<f32>();
-        (!start.is_null()).then_some(Self { start, layout })
-    }
-
-    fn numbers(&mut self) -> &mut [f32] {
-        // SAFETY: so many zeros were allocated, and `self` is borrowed.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.layout.size() / size_of::<f32>()) }
-    }
-}
-
-impl Drop for Sparse {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.start.cast(), self.layout) }
-    }
-}
-
 /// The large variant of SageAttention #386. Where the system gives out no 17 GB of addresses there is nothing to see.
 #[test]
 fn offsets_beyond_two_to_the_32_find_their_numbers() {
     const STEP: usize = (1 << 31) + 12345;
-    let Some(mut sparse) = Sparse::new(2 * STEP + 8) else { return };
+    // Zeros that take addresses and, where they are not written, no memory.
+    let Ok(mut sparse) = MmapMut::map_anon((2 * STEP + 8) * size_of::<f32>()) else { return };
+    let sparse: &mut [f32] = bytemuck::cast_slice_mut(&mut sparse);
     let arrays = grids::<f32>([&[1, 1, 2, 8], &[1, 1, 3, 8], &[1, 1, 3, 8]]);
     let want = on_every_path(&Attention::new(), views(&arrays));
     for which in [1, 2] {
         for (at, &x) in arrays[which].indexed_iter() {
-            sparse.numbers()[at[2] * STEP + at[3]] = x;
+            sparse[at[2] * STEP + at[3]] = x;
         }
         let shape = IxDyn(&[1, 1, 3, 8]).strides(IxDyn(&[0, 0, STEP, 1]));
-        let far = ArrayView::from_shape(shape, sparse.numbers()).unwrap();
+        let far = ArrayView::from_shape(shape, &*sparse).unwrap();
         let mut strided = views(&arrays);
         strided[which] = far;
         same_results("far apart", &on_every_path(&Attention::new(), strided), &want);

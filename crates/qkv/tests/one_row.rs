@@ -3,7 +3,7 @@
 mod support;
 
 use ndarray::{Array2, ArrayD, ArrayViewD, Axis, IxDyn, Slice};
-use qkv::{Alibi, Alignment, Attention, Path, Simd, merge};
+use qkv::{Alignment, Attention, merge};
 use support::{Rng, same_bits};
 
 /// `(1, 3, len, 20)` queries and `(1, 1, len, …)` keys and values, over several chunks.
@@ -35,12 +35,9 @@ fn keys(array: &ArrayD<f32>, range: std::ops::Range<usize>) -> ArrayViewD<'_, f3
     rows(array, range)
 }
 
-/// Every path on every instruction set of this machine.
+/// The options on every path and instruction set of this machine.
 fn ways<'a>(attention: &Attention<'a>) -> Vec<Attention<'a>> {
-    let simds = Simd::ALL.into_iter().filter(|simd| simd.is_available());
-    simds
-        .flat_map(|simd| [Path::Prefill, Path::Decode].map(|path| attention.clone().path(path).simd(simd)))
-        .collect()
+    support::ways().into_iter().map(|(path, simd)| attention.clone().path(path).simd(simd)).collect()
 }
 
 const LEN: usize = 1100;
@@ -197,34 +194,5 @@ fn asking_for_more_changes_no_bit() {
         let call = way.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
         let all = call.lse().row_stats().weights().run().unwrap();
         same_bits("with all", all.output.view(), alone.view());
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn the_callers_floating_point_environment_does_not_matter() {
-    use std::arch::asm;
-    // Flush to zero, denormals are zero, round toward zero.
-    fn set(mxcsr: u32) {
-        // SAFETY: a valid MXCSR; the test restores the default before it returns.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &mxcsr, options(nostack)) };
-    }
-    let mut arrays = Arrays::new(10, 70);
-    // Subnormal values: flushed, the output would be 0.
-    arrays.value.mapv_inplace(|v| v * 1e-39);
-    let wide = [&arrays.query, &arrays.key, &arrays.value].map(|array| array.mapv(f64::from));
-    for way in ways(&Attention::new().alibi(Alibi::Paper)) {
-        let of_f32 = || way.call(arrays.query.view(), arrays.key.view(), arrays.value.view()).lse().run();
-        // In f64 the default scale and the slopes are not rounded again, so they show how they were computed.
-        let of_f64 = || way.call(wide[0].view(), wide[1].view(), wide[2].view()).lse().run();
-        let clean = (of_f32().unwrap(), of_f64().unwrap());
-        assert!(clean.0.output.iter().any(|&y| y != 0.0));
-        set(0x1f80 | 0x8040 | 0x6000);
-        let got = (of_f32(), of_f64());
-        set(0x1f80);
-        same_bits("f32", got.0.unwrap().output.view(), clean.0.output.view());
-        let got = got.1.unwrap();
-        same_bits("f64", got.output.view(), clean.1.output.view());
-        same_bits("f64 lse", got.lse.unwrap().view(), clean.1.lse.unwrap().view());
     }
 }

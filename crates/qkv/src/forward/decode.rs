@@ -34,6 +34,8 @@ pub(crate) struct Scratch<A> {
     weights: Vec<A>,
     tile_max: Vec<A>,
     factors: Vec<A>,
+    /// Of the tile at hand, for each head of the group.
+    sorts: Vec<Sort>,
     steps: ScoreScratch<A>,
     states: States<A>,
     tree: Tree<A>,
@@ -53,6 +55,7 @@ impl<A: Real> Scratch<A> {
             weights: zeros(rows * TILE),
             tile_max: zeros(padded_rows),
             factors: zeros(padded_rows),
+            sorts: Vec::with_capacity(terms.group),
             steps: ScoreScratch::new(QUERIES * TILE),
             states: States::new(Order::ColumnsInLanes, padded_rows, columns),
             tree: Tree::new(padded_rows),
@@ -109,7 +112,7 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
         {
             let mut any = false;
             for (_, keys) in cut(keys, visibility.key_offset, TILE) {
-                if block.sees_none(&keys) {
+                if !scratch.sort(&block, &keys) {
                     continue;
                 }
                 if !any {
@@ -138,10 +141,6 @@ impl<A> Block<'_, A> {
 
     fn tile(&self, head: usize, keys: &Range<usize>) -> Tile {
         Tile { batch: self.batch, head, rows: self.queries.clone(), keys: keys.clone() }
-    }
-
-    fn sees_none(&self, keys: &Range<usize>) -> bool {
-        self.heads().all(|head| self.terms.sort(&self.tile(head, keys)) == Sort::Empty)
     }
 }
 
@@ -173,15 +172,21 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    /// Leaves the masked scores of a tile in `scores`.
+    /// Sorts the tile for each head; whether any sees something of it.
+    fn sort(&mut self, block: &Block<'_, A>, keys: &Range<usize>) -> bool {
+        self.sorts.clear();
+        self.sorts.extend(block.heads().map(|head| block.terms.sort(&block.tile(head, keys))));
+        self.sorts.iter().any(|&sort| sort != Sort::Empty)
+    }
+
+    /// Leaves the masked scores of a tile, which is sorted, in `scores`.
     #[inline(always)]
     fn score<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: &Range<usize>) {
         let (terms, dim) = (block.terms, block.terms.dim);
         block.arrays.columns(Role::Key, (block.batch, block.key_head), keys.clone(), &mut self.key, TILE);
         let cells_of_head = block.queries.len() * TILE;
         for (at, head) in block.heads().enumerate() {
-            let tile = block.tile(head, keys);
-            let sort = terms.sort(&tile);
+            let (tile, sort) = (block.tile(head, keys), self.sorts[at]);
             let cells = &mut self.scores[at * cells_of_head..(at + 1) * cells_of_head];
             if sort == Sort::Empty {
                 cells.fill(A::NEG_INFINITY);

@@ -76,12 +76,14 @@ impl FloatEnvironment {
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) mod tests {
+mod tests {
     use super::*;
+    use crate::{Alibi, Attention, AttentionOutput, Element, Path, Simd};
+    use ndarray::{Array4, Ix4};
     use std::hint::black_box;
 
     /// Runs `f` with results and operands flushed to zero, rounding toward zero.
-    pub(crate) fn with_hostile_environment<R>(f: impl FnOnce() -> R) -> R {
+    fn with_hostile_environment<R>(f: impl FnOnce() -> R) -> R {
         let before = register::get();
         register::set(register::DEFAULT | 0x8040 | 0x6000);
         let result = f();
@@ -102,5 +104,31 @@ pub(crate) mod tests {
             // Reading MXCSR also shows exception flags, which are not part of what is restored.
             assert_eq!(register::get() & !0x3f, hostile & !0x3f);
         });
+    }
+
+    fn result<T: Element>(way: &Attention<'_>, arrays: &[Array4<T>; 3]) -> AttentionOutput<T, Ix4> {
+        let [query, key, value] = arrays.each_ref().map(|array| array.view());
+        way.call(query, key, value).lse().run().unwrap()
+    }
+
+    #[test]
+    fn the_callers_environment_changes_no_bit_of_a_result() {
+        let numbers = |heads, len, dim, scale: f32| {
+            Array4::from_shape_fn((1, heads, len, dim), |(_, h, i, e)| {
+                ((h * 5 + i * 7 + e * 3) % 11) as f32 * scale - 0.4 * scale
+            })
+        };
+        // Subnormal values: flushed, the output would be 0.
+        let narrow = [numbers(3, 10, 20, 0.3), numbers(1, 70, 20, 0.2), numbers(1, 70, 13, 1e-39)];
+        // In f64 the default scale and the slopes are not rounded again, so they show how they were computed.
+        let wide = narrow.each_ref().map(|array| array.mapv(f64::from));
+        for path in Path::ALL {
+            let way = Attention::new().alibi(Alibi::Paper).path(path).simd(Simd::best());
+            let clean = (result(&way, &narrow), result(&way, &wide));
+            assert!(clean.0.output.iter().any(|&y| y != 0.0));
+            let got = with_hostile_environment(|| (result(&way, &narrow), result(&way, &wide)));
+            // No NaN and no -0 among them, so equal numbers are equal bits.
+            assert_eq!(got, clean, "{path}");
+        }
     }
 }
