@@ -2,9 +2,9 @@
 //!
 //! Nothing is computed here. A call is checked into a [`Problem`], which the rooms below trust.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use ndarray::{Array, Array2, ArrayView, ArrayView2, ArrayViewMut, Dimension};
+use ndarray::{Array, Array2, ArrayView, ArrayView2, ArrayViewMut, Dimension, Ix2};
 
 use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
@@ -17,6 +17,7 @@ use crate::planes::DynView;
 use crate::problem::{Path, Problem, Stage};
 use crate::reference::{self, ReferenceRow};
 use crate::simd::Simd;
+use crate::trace::{self, Trace};
 
 /// Scaled dot-product attention, `softmax(Q Kᵀ · scale + bias) V`: its options.
 ///
@@ -219,6 +220,31 @@ impl<'a> Attention<'a> {
         self.call(query, key, value).run_into(output)
     }
 
+    /// Every intermediate, named: see [`Trace`]. It takes memory for five matrices of every pair.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use qkv::Attention;
+    ///
+    /// let x = array![[1.0f32, 0.0], [0.0, 2.0]];
+    /// let trace = Attention::new().scale(0.5).trace(x.view(), x.view(), x.view())?;
+    /// assert_eq!(trace.scores, array![[1.0, 0.0], [0.0, 4.0]]);
+    /// assert_eq!(trace.scaled, array![[0.5, 0.0], [0.0, 2.0]]);
+    /// assert_eq!(trace.weights.row(1).sum(), 1.0);
+    /// # Ok::<(), qkv::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, or there is no memory for an array.
+    pub fn trace<T: Element, D: Dimension>(
+        &self,
+        query: ArrayView<'_, T, D>,
+        key: ArrayView<'_, T, D>,
+        value: ArrayView<'_, T, D>,
+    ) -> Result<Trace<T, D>, Error> {
+        self.call(query, key, value).trace()
+    }
+
     /// Which pairs one head of one batch may attend: `(len_query, len_key)`, true is “may attend”.
     ///
     /// # Errors
@@ -340,6 +366,28 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     pub fn scores(self, stage: Stage) -> Result<Array<T::Accumulator, D>, Error> {
         let problem = self.problem()?;
         forward::scores(&problem, stage, self.progress)
+    }
+
+    /// Every intermediate, named, of all batches and heads.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn trace(&self) -> Result<Trace<T, D>, Error> {
+        trace::whole(&self.problem()?, [self.query.view(), self.key.view(), self.value.view()])
+    }
+
+    /// Every intermediate, named, of some queries of one head: `query` is `(queries, dim)`, `key` `(len_key, dim)`, the
+    /// scores `(queries, len_key)`, bit for bit the rows of [`trace`](Self::trace). The batch is counted flat over all
+    /// batch axes. Memory and work are those of these rows alone.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and if the batch, the head or a query does not exist.
+    pub fn trace_head(
+        &self,
+        (batch, head): (usize, usize),
+        queries: Range<usize>,
+    ) -> Result<Trace<T, Ix2>, Error> {
+        trace::head(self.problem()?, (batch, head), queries)
     }
 
     /// The unfinished state over these keys, to be merged with others.

@@ -61,6 +61,7 @@ mod scores;
 mod simd;
 mod softmax;
 mod tile;
+mod trace;
 
 pub use attention::{Attention, AttentionOutput, Call, Progress, RowStats};
 pub use bias::{Alibi, Bias, BiasFn};
@@ -73,6 +74,7 @@ pub use plan::{Plan, TileCounts};
 pub use problem::{Path, Stage};
 pub use reference::{ReferenceRow, error_limit, ulp};
 pub use simd::Simd;
+pub use trace::Trace;
 
 // The README's example is a test.
 #[cfg(doctest)]

@@ -6,12 +6,13 @@
 mod support;
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Mutex;
 
-use ndarray::{ArrayD, ArrayViewD, IxDyn};
+use ndarray::{Array, ArrayD, ArrayViewD, Axis, Dimension, IxDyn};
 use qkv::{
-    Alibi, Alignment, Attention, AttentionOutput, Element, Path, Real, Region, Simd, Stage, bf16,
-    error_limit, f16,
+    Alibi, Alignment, Attention, AttentionOutput, Call, Element, Path, Real, Region, Simd, Stage, Trace,
+    bf16, error_limit, f16,
 };
 use support::{Rng, laid_out, same_bits};
 
@@ -168,13 +169,80 @@ fn run_case<T: Element>(case: &Case) {
             fast.forward_into(query.view(), key.view(), value.view(), output).unwrap();
             same_bits("forward_into", into.view(), oracle.output.view());
         }
-        for stage in [Stage::Raw, Stage::Scaled, Stage::Softcapped, Stage::Masked, Stage::Weights] {
+        let call = fast.call(query.view(), key.view(), value.view());
+        let trace = call.trace().unwrap();
+        for (stage, traced) in [
+            (Stage::Raw, Some(&trace.scores)),
+            (Stage::Scaled, Some(&trace.scaled)),
+            (Stage::Softcapped, Some(&trace.softcapped)),
+            (Stage::Masked, Some(&trace.masked)),
+            (Stage::Weights, None),
+        ] {
             let want = scalar.call(q.clone(), k.clone(), v.clone()).scores(stage).unwrap();
             let got = fast.call(query.view(), key.view(), value.view()).scores(stage).unwrap();
             same_bits(&format!("{stage:?}"), got.view(), want.view());
+            if let Some(traced) = traced {
+                same_bits(&format!("traced {stage:?}"), traced.view(), want.view());
+            }
         }
+        assert_traced_result(&trace, &oracle);
+        assert_traced_rows(&call, &trace, &mut rng);
         assert_law(&attention, [q.clone(), k.clone(), v.clone()], &oracle);
     });
+}
+
+fn assert_traced_result<T: Element>(trace: &Trace<T, IxDyn>, oracle: &AttentionOutput<T, IxDyn>) {
+    let stats = oracle.row_stats.as_ref().unwrap();
+    same_bits("traced weights", trace.weights.view(), oracle.weights.as_ref().unwrap().view());
+    same_bits("traced output", trace.output.view(), oracle.output.view());
+    same_bits("traced maximum", trace.row_stats.max.view(), stats.max.view());
+    same_bits("traced sum", trace.row_stats.sum.view(), stats.sum.view());
+}
+
+/// Some rows of one head are those of the whole.
+fn assert_traced_rows<T: Element>(call: &Call<'_, T, IxDyn>, trace: &Trace<T, IxDyn>, rng: &mut Rng) {
+    let axes = trace.masked.shape();
+    let [heads, len_query] = [axes[axes.len() - 3], axes[axes.len() - 2]];
+    let batches: usize = axes[..axes.len() - 3].iter().product();
+    if batches == 0 {
+        return;
+    }
+    let (batch, head) = (rng.below(batches), rng.below(heads));
+    let start = rng.below(len_query + 1);
+    let queries = start..start + rng.below(len_query - start + 1);
+    let rows = call.trace_head((batch, head), queries.clone()).unwrap();
+    /// Rows of the matrix of this head, flat.
+    fn part<O: Element>(whole: &ArrayD<O>, planes: usize, plane: usize, queries: &Range<usize>) -> ArrayD<O> {
+        let count = whole.len() / planes;
+        let own = whole.iter().skip(plane * count).take(count).copied().collect::<Vec<_>>();
+        let width = if queries.is_empty() { 0 } else { *whole.shape().last().unwrap() };
+        let own = own.into_iter().skip(queries.start * width).take(queries.len() * width);
+        ArrayD::from_shape_vec(IxDyn(&[queries.len() * width]), own.collect()).unwrap()
+    }
+    fn flat<O: Element, D: Dimension>(part: &Array<O, D>) -> ArrayD<O> {
+        Array::from_iter(part.iter().copied()).into_dyn()
+    }
+    let (planes, plane) = (batches * heads, batch * heads + head);
+    for (what, own, whole) in [
+        ("scores", &rows.scores, &trace.scores),
+        ("scaled", &rows.scaled, &trace.scaled),
+        ("softcapped", &rows.softcapped, &trace.softcapped),
+        ("masked", &rows.masked, &trace.masked),
+    ] {
+        same_bits(what, flat(own).view(), part(whole, planes, plane, &queries).view());
+    }
+    for (what, own, whole) in
+        [("weights", &rows.weights, &trace.weights), ("output", &rows.output, &trace.output)]
+    {
+        same_bits(what, flat(own).view(), part(whole, planes, plane, &queries).view());
+    }
+    let stats = |stats: &ArrayD<T::Accumulator>| stats.clone().insert_axis(Axis(stats.ndim()));
+    for (what, own, whole) in [
+        ("maxima", &rows.row_stats.max, &trace.row_stats.max),
+        ("sums", &rows.row_stats.sum, &trace.row_stats.sum),
+    ] {
+        same_bits(what, flat(own).view(), part(&stats(whole), planes, plane, &queries).view());
+    }
 }
 
 fn assert_same<T: Element>(got: &AttentionOutput<T, IxDyn>, want: &AttentionOutput<T, IxDyn>) {

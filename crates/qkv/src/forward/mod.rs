@@ -22,7 +22,7 @@ use crate::tile::Pair;
 
 pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
 pub(crate) use prefill::Scratch as PrefillScratch;
-pub(crate) use rows::{Finish, of_heads};
+pub(crate) use rows::{Finish, Rows, of_heads};
 pub use tasks::Compiled;
 
 /// What is wanted beside the output.

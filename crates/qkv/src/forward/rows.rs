@@ -28,6 +28,17 @@ pub enum Finish {
 }
 
 impl<'o, O: Element> Rows<'o, O> {
+    /// The rows of some queries of one head, from query `first` on; nothing where there is nothing to write.
+    pub(crate) fn of_head(
+        output: ArrayViewMut2<'o, O>,
+        (batch, head, first): (usize, usize, usize),
+        stats: Option<[&'o mut [O::Accumulator]; 2]>,
+        finish: Finish,
+    ) -> Vec<Self> {
+        let empty = output.is_empty() && stats.as_ref().is_none_or(|[max, _]| max.is_empty());
+        if empty { Vec::new() } else { vec![Self { batch, head, first, output, stats, finish }] }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.output.nrows()
     }
