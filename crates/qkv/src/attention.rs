@@ -10,6 +10,7 @@ use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
 use crate::error::Error;
 use crate::forward;
+use crate::inspect;
 use crate::mask::{Alignment, MaskFn, Window};
 use crate::partial::Partial;
 use crate::plan::Plan;
@@ -388,6 +389,18 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         queries: Range<usize>,
     ) -> Result<Trace<T, Ix2>, Error> {
         trace::head(self.problem()?, (batch, head), queries)
+    }
+
+    /// How much each key matters to one query: how far, as an L2 norm, the row's output would move if that key were
+    /// deleted; 0 for a masked key. Deleting the only key leaves the zero row. `(batch, head, query)`, the batch counted
+    /// flat over all batch axes; one number for each key, exact and without a second run.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and if the row does not exist.
+    pub fn influence(&self, row: (usize, usize, usize)) -> Result<Vec<f64>, Error> {
+        let problem = self.problem()?;
+        problem.check_row(row)?;
+        Ok(inspect::influence(&problem, row))
     }
 
     /// The unfinished state over these keys, to be merged with others.

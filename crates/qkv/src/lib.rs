@@ -49,6 +49,7 @@ mod double_double;
 mod element;
 mod error;
 mod forward;
+mod inspect;
 mod mask;
 mod partial;
 mod plan;

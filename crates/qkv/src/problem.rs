@@ -121,6 +121,16 @@ struct Shapes {
 }
 
 impl<'a, T: Element> Problem<'a, T> {
+    /// Refuses a row `(batch, head, query)` that does not exist.
+    pub(crate) fn check_row(&self, row: (usize, usize, usize)) -> Result<(), Error> {
+        let extents = (self.terms.batches, self.terms.heads, self.terms.len_query);
+        if row.0 < extents.0 && row.1 < extents.1 && row.2 < extents.2 {
+            return Ok(());
+        }
+        let wanted = format!("(batch, head, query) below {extents:?}");
+        Err(Error::value("rows", format!("{row:?}"), wanted))
+    }
+
     pub(crate) fn new<D: Dimension>(
         attention: &Attention<'a>,
         query: ArrayView<'a, T, D>,

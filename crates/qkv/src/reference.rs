@@ -53,12 +53,7 @@ pub(crate) fn rows<T: Element>(
     problem: &Problem<'_, T>,
     rows: &[(usize, usize, usize)],
 ) -> Result<Vec<ReferenceRow>, Error> {
-    let extents = (problem.terms.batches, problem.terms.heads, problem.terms.len_query);
-    if let Some(row) = rows.iter().find(|row| row.0 >= extents.0 || row.1 >= extents.1 || row.2 >= extents.2)
-    {
-        let wanted = format!("(batch, head, query) below {extents:?}");
-        return Err(Error::value("rows", format!("{row:?}"), wanted));
-    }
+    rows.iter().try_for_each(|&row| problem.check_row(row))?;
     Ok(rows.par_iter().map(|&row| both(problem, row)).collect())
 }
 
