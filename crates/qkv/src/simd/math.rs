@@ -1,4 +1,4 @@
-//! `exp`, `tanh` and `ln`: the only transcendental functions of the engine, and their error bounds.
+//! `exp`, `tanh` and `ln`: the only transcendental functions of attention, and their error bounds.
 //!
 //! They are written out here because the platform's C library differs from one machine to the next. The order
 //! of the operations below is the arithmetic contract: each is an IEEE operation rounded once (`mul_add` too),
@@ -123,7 +123,7 @@ impl Coefficients for f64 {
 
 /// The polynomial's value, one multiply-add for each power (Horner).
 #[inline(always)]
-fn polynomial<V: Vector>(coefficients: &[V::Lane], x: V) -> V {
+pub(crate) fn polynomial<V: Vector>(coefficients: &[V::Lane], x: V) -> V {
     // A loop and not a fold: a closure would not be compiled for the instructions of the kernel around it.
     let mut value = V::splat(coefficients[0]);
     for &coefficient in &coefficients[1..] {
