@@ -8,6 +8,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use ndarray::LinalgScalar;
 
 mod sealed {
     pub trait Sealed {}
@@ -66,6 +67,7 @@ pub trait Real:
     + Mul<Output = Self>
     + Div<Output = Self>
     + Neg<Output = Self>
+    + LinalgScalar
     + crate::simd::Lane
     + crate::reference::Precise
 {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ndarray::ArrayView2;
+use ndarray::{ArrayView1, ArrayView2};
 
 use crate::element::{Element, Real};
 use crate::planes::Planes;
@@ -71,11 +71,15 @@ fn load_rows<T: Element>(
         return;
     }
     for (row, to) in rows.zip(to.chunks_exact_mut(stride)) {
-        let from = from.row(row);
-        match from.as_slice() {
-            Some(from) => T::widen_slice(from, &mut to[..columns]),
-            None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen()),
-        }
+        load_row(from.row(row), &mut to[..columns]);
+    }
+}
+
+/// One row, into a slice of its length.
+pub(crate) fn load_row<T: Element>(from: ArrayView1<'_, T>, to: &mut [T::Accumulator]) {
+    match from.as_slice() {
+        Some(from) => T::widen_slice(from, to),
+        None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen()),
     }
 }
 

@@ -1,0 +1,85 @@
+//! `X · W + b`, block by block of rows.
+//!
+//! The product is the library's (ndarray's, which is matrixmultiply's). Here rows are widened into a block, whatever
+//! their type and strides, and the sums are rounded once on their way out.
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{Array2, ArrayD, ArrayViewD, ArrayViewMut2, s};
+use rayon::prelude::*;
+
+use crate::element::{Element, Real};
+use crate::error::Error;
+use crate::forward::{load_row, zeros};
+use crate::planes::Planes;
+use crate::simd::FloatEnvironment;
+
+/// Rows of a block, and numbers that a thread keeps for it at most: wide rows make shorter blocks.
+const ROWS: usize = 128;
+const NUMBERS: usize = 1 << 20;
+
+/// A weight, and a bias where there is one, in the accumulator type.
+#[derive(Clone, Debug)]
+pub(super) struct Linear<T: Element> {
+    /// `(in, out)`, in the order in memory that it came in.
+    pub(super) weight: Array2<T::Accumulator>,
+    /// `(out,)`
+    pub(super) bias: Option<Vec<T::Accumulator>>,
+}
+
+impl<T: Element> Linear<T> {
+    pub(super) fn inputs(&self) -> usize {
+        self.weight.nrows()
+    }
+
+    pub(super) fn outputs(&self) -> usize {
+        self.weight.ncols()
+    }
+
+    /// `(…, heads, len, part)`, a row's heads taken side by side, to `(…, len, out)`; heads · part is what the weight
+    /// takes in.
+    pub(super) fn apply(&self, what: &'static str, x: ArrayViewD<'_, T>) -> Result<ArrayD<T>, Error> {
+        let [ref batches @ .., heads, len, part] = *x.shape() else { unreachable!("three axes and more") };
+        let (inputs, outputs) = self.weight.dim();
+        let shape: Vec<usize> = batches.iter().copied().chain([len, outputs]).collect();
+        let mut output = zeros::<T>(what, &shape)?;
+        if output.is_empty() {
+            return Ok(output);
+        }
+        let lead: Vec<usize> = batches.iter().copied().chain([heads]).collect();
+        let rows = Planes::new(what, x, &lead)?;
+        let load = |row: usize, to: &mut [T::Accumulator]| {
+            for head in 0..heads {
+                load_row(rows.get(row / len, head).row(row % len), &mut to[head * part..][..part]);
+            }
+        };
+        let block = (NUMBERS / inputs.saturating_add(outputs)).clamp(1, ROWS).min(output.len() / outputs);
+        let blocks = output.as_slice_mut().expect("contiguous").par_chunks_mut(block * outputs);
+        blocks.enumerate().for_each_init(
+            || [inputs, outputs].map(|width| Array2::<T::Accumulator>::zeros((block, width))),
+            |[input, sums], (index, output)| {
+                let _environment = FloatEnvironment::enter();
+                let count = output.len() / outputs;
+                let mut input = input.slice_mut(s![..count, ..]);
+                for (at, mut to) in input.rows_mut().into_iter().enumerate() {
+                    load(index * block + at, to.as_slice_mut().expect("contiguous"));
+                }
+                let mut sums = sums.slice_mut(s![..count, ..]);
+                self.start(&mut sums);
+                let one = T::Accumulator::ONE;
+                general_mat_mul(one, &input, &self.weight, one, &mut sums);
+                output.iter_mut().zip(&sums).for_each(|(y, &sum)| *y = T::round(sum));
+            },
+        );
+        Ok(output)
+    }
+
+    /// What sums begin with: the bias, or 0.
+    fn start(&self, sums: &mut ArrayViewMut2<'_, T::Accumulator>) {
+        for mut row in sums.rows_mut() {
+            match &self.bias {
+                Some(bias) => row.iter_mut().zip(bias).for_each(|(sum, &b)| *sum = b),
+                None => row.fill(T::Accumulator::ZERO),
+            }
+        }
+    }
+}
