@@ -20,14 +20,16 @@ use crate::progress::Progress;
 use crate::request::{Number, Request, view_four_axes, with_element};
 use crate::source::Source;
 use crate::terminal::Terminal;
-use crate::{describe, sample, show, tokens};
+use crate::{describe, sample, tokens};
+use qkv_view::show;
 
 /// Arrays with more elements than this are shown in part.
 const PREVIEWED: usize = 200;
 
 #[derive(Args, Debug, Default)]
 pub struct Arguments {
-    /// A file with arrays q, k and v (or x, which is all three), and maybe a mask; none: the built-in sample
+    /// A file with arrays q, k and v (or x: alone it is all three, with w_q, w_k, w_v it is projected), and maybe a
+    /// mask; none: the built-in sample
     #[arg(value_name = "INPUT")]
     input: Option<Source>,
 
@@ -148,7 +150,7 @@ fn attend<T: Number>(
     let peak_bytes = machine::peak_bytes();
     let rows = view_four_axes(&result.output, &request.extents)?;
     let audit = threads.run(|| audit(request, rows, arguments.attention.seed))?;
-    let output = request.layout.restore(result.output.view());
+    let output = request.leave(result.output.view())?;
 
     let outcome = Outcome { plan, seconds, peak_bytes, result: &result, output, audit };
     if let Some(path) = &arguments.output {
@@ -270,10 +272,13 @@ fn print_json<T: Number>(
 ) -> anyhow::Result<()> {
     let Outcome { plan, seconds, peak_bytes, result, audit, .. } = outcome;
     let TileCounts { empty, full, mixed } = plan.tiles;
-    let files = request.input.arrays.each().map(|(name, array)| (name.to_string(), json!(array.origin)));
+    let files = request.input.given.each();
+    let files = files.into_iter().map(|(name, array)| (name.to_string(), json!(array.origin)));
     let shapes = request.arrays.each().map(|(name, array)| (name.to_string(), json!(array.shape())));
     let mut shapes = serde_json::Map::from_iter(shapes);
-    shapes.insert("out".to_string(), json!(result.output.shape()));
+    // As the others are: with the engine's axes, unless a layer has put the heads together.
+    let out = if request.layer.is_some() { outcome.output.shape() } else { result.output.shape() };
+    shapes.insert("out".to_string(), json!(out));
     let causal = match request.input.settings.causal {
         None => json!(null),
         Some(Alignment::TopLeft) => json!("top-left"),

@@ -14,14 +14,15 @@ use crate::input::{Input, Sources};
 use crate::machine::{self, Threads};
 use crate::options::AttentionOptions;
 use crate::paths::{self, Scope};
+use crate::projected;
 use crate::request::{Number, Request, with_element};
-use crate::show;
 use crate::source::Source;
 use crate::terminal::Terminal;
+use qkv_view::show;
 
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// A file with arrays q, k and v (or x), and maybe what is expected of them
+    /// A file with arrays q, k and v (or x, alone or with a layer's weights), and maybe what is expected of them
     #[arg(value_name = "INPUT")]
     input: Source,
 
@@ -95,9 +96,14 @@ fn check<T: Number>(
     if !arguments.json {
         print_request(request, &scope, expected, terminal)?;
     }
-    let outcome = paths::check(request, &scope, &threads, expected.weights.is_some())?;
-    let mut checks = outcome.checks;
-    checks.extend(expected.check(request, &outcome.whole, &outcome.plain, &threads)?);
+    let mut outcome = paths::check(request, &scope, &threads, expected.weights.is_some())?;
+    let mut checks = std::mem::take(&mut outcome.checks);
+    let layer = projected::Outcome::new(request, &outcome.whole, &scope, &threads)?;
+    checks.extend(layer.as_ref().map(projected::Outcome::check::<T>));
+    if let Some(embedding) = &expected.embedding {
+        checks.extend(embedding.check(request, &arguments.attention)?);
+    }
+    checks.extend(expected.check(request, &outcome, layer.as_ref(), &threads)?);
 
     let failed = checks.iter().filter(|check| !check.passed).count();
     if arguments.json {

@@ -3,9 +3,11 @@
 use qkv::{Alignment, Window};
 use serde_json::{Value, json};
 
+use crate::input::Given;
 use crate::layout::Layout;
 use crate::request::{Extents, Number, Request};
-use crate::show;
+use crate::source::Array;
+use qkv_view::show;
 
 /// A mask, bias or bound, as it is told to people and in JSON.
 pub struct Bound {
@@ -117,10 +119,13 @@ fn list<N: ToString>(numbers: &[N]) -> String {
 /// How the arrays were read: a line each, then how heads share keys.
 pub fn reading<T: Number>(request: &Request<'_, T>) -> Vec<String> {
     let extents = &request.extents;
-    let file_shapes = request.input.arrays.each().map(|(_, array)| show::shape(array.tensor.shape()));
+    let file_shapes = match &request.input.given {
+        Given::Arrays(arrays) => arrays.each().map(|(_, array)| show::shape(array.tensor.shape())),
+        Given::Layer { .. } => request.arrays.each().map(|(_, array)| show::shape(array.shape())),
+    };
     let width = file_shapes.iter().map(String::len).max().unwrap_or(0);
     let role = [("query", extents.heads), ("key", extents.key_heads), ("value", extents.key_heads)];
-    let mut lines = Vec::new();
+    let mut lines = layer(request);
     for (((name, array), shape), (role, heads)) in
         request.arrays.each().into_iter().zip(file_shapes).zip(role)
     {
@@ -137,11 +142,30 @@ pub fn reading<T: Number>(request: &Request<'_, T>) -> Vec<String> {
     }
     let mut last = vec![heads(extents)];
     if request.layout != Layout::HeadsFirst {
-        let rank = request.input.arrays.query.tensor.shape().len();
-        last.push(format!("axes {}", request.layout.axes(rank)));
+        let packed = usize::from(matches!(request.layout, Layout::Packed { .. }));
+        last.push(format!("axes {}", request.layout.axes(extents.rank - packed)));
     }
     last.push(<T as qkv::Element>::NAME.to_string());
     lines.push(format!("{:9}{}", "", last.join("; ")));
+    lines
+}
+
+/// Embeddings and weights, a line each; nothing where queries, keys and values are the file's own.
+fn layer<T: Number>(request: &Request<'_, T>) -> Vec<String> {
+    let Given::Layer { x, weights } = &request.input.given else { return Vec::new() };
+    let list = |keep: &dyn Fn(&Array) -> bool| {
+        let kept = weights.iter().filter(|(_, array)| keep(array));
+        let kept: Vec<_> =
+            kept.map(|(name, array)| format!("{name} {}", show::shape(array.tensor.shape()))).collect();
+        kept.join(", ")
+    };
+    let mut lines =
+        vec![format!("{:<8} {}  embeddings, projected to q, k and v", "x", show::shape(x.tensor.shape()))];
+    lines.push(format!("{:<8} {}", "weights", list(&|array| array.tensor.shape().len() == 2)));
+    let biases = list(&|array| array.tensor.shape().len() != 2);
+    if !biases.is_empty() {
+        lines.push(format!("{:<8} {biases}", "biases"));
+    }
     lines
 }
 
@@ -189,6 +213,10 @@ pub fn steps<T: Number>(request: &Request<'_, T>) -> Vec<String> {
     lines.extend(masks.into_iter().map(|words| format!("{:10}{words}", "")));
     lines.push(format!("4 softmax {softmax}"));
     lines.push(format!("5 output  weights · v, a mean of the values: {output}"));
+    if let Some(layer) = &request.layer {
+        let times = if layer.has_output() { ", times the output's weights" } else { "" };
+        lines.push(format!("{:10}the heads side by side{times}", ""));
+    }
     lines
 }
 
@@ -201,7 +229,8 @@ fn short(x: f64) -> String {
 
 /// Whether the sizes look as if the axes were in another order.
 pub fn implausible<T: Number>(request: &Request<'_, T>) -> Option<String> {
-    let shape = request.input.arrays.key.tensor.shape();
+    let Given::Arrays(arrays) = &request.input.given else { return None };
+    let shape = arrays.key.tensor.shape();
     let shown = show::shape(shape);
     match (request.layout, shape) {
         (Layout::HeadsFirst, [.., heads, length, _]) if shape.len() >= 4 && heads > length => Some(format!(

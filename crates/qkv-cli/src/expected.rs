@@ -1,18 +1,19 @@
-//! What a file expects of its own arrays, and whether it comes out.
+//! What a file expects of its own arrays, and whether it comes out. Layers are `projected.rs`'s.
 
 use anyhow::bail;
-use ndarray::{ArrayD, IxDyn};
-use qkv::{AttentionOutput, Stage, error_limit, ulp};
+use ndarray::ArrayD;
+use qkv::{Stage, error_limit, ulp};
 use qkv_io::Dtype;
 
 use crate::check::Check;
 use crate::compare::{Gauge, largest, lse_limit, tolerance, widened};
 use crate::machine::Threads;
 use crate::mask::as_f64;
-use crate::paths::Plain;
+use crate::paths;
+use crate::projected::{self, Embedding};
 use crate::request::{Number, Request};
-use crate::show;
 use crate::source::{Array, Arrays};
+use qkv_view::show;
 
 /// The arrays of a file that results are compared with.
 pub struct Expected {
@@ -21,6 +22,8 @@ pub struct Expected {
     pub weights: Option<Array>,
     scores: Option<Array>,
     scaled_scores: Option<Array>,
+    /// What the file's own queries, keys and values were made from.
+    pub embedding: Option<Embedding>,
 }
 
 impl Expected {
@@ -31,13 +34,14 @@ impl Expected {
             lse: arrays.take(&["expected_lse"])?,
             scores: arrays.take(&["scores"])?,
             scaled_scores: arrays.take(&["scaled_scores"])?,
+            embedding: Embedding::take(arrays)?,
         })
     }
 
     /// Said where there is nothing to compare with.
     pub fn note(&self) -> Option<String> {
         let all = [&self.output, &self.lse, &self.weights, &self.scores, &self.scaled_scores];
-        let none = all.iter().all(|array| array.is_none());
+        let none = all.iter().all(|array| array.is_none()) && self.embedding.is_none();
         none.then(|| {
             "the file expects nothing (it has no array named expected, output, expected_lse, weights …)"
                 .to_string()
@@ -51,7 +55,11 @@ impl Expected {
             let heads = (extents.rank > 2).then_some(extents.heads);
             extents.batch_axes.iter().copied().chain(heads).chain(last.iter().copied()).collect()
         };
-        let output = request.layout.restored(&with(&[extents.len_query, extents.dim_value]));
+        let attended = with(&[extents.len_query, extents.dim_value]);
+        let output = match &request.layer {
+            Some(layer) => layer.output_shape(&attended),
+            None => request.layout.restored(&attended),
+        };
         let (lse, scores) = (with(&[extents.len_query]), with(&[extents.len_query, extents.len_key]));
         let pairs = [
             (&self.output, &output),
@@ -82,17 +90,20 @@ impl Expected {
     pub fn check<T: Number>(
         &self,
         request: &Request<'_, T>,
-        whole: &AttentionOutput<T, IxDyn>,
-        plain: &Plain,
+        paths::Outcome { whole, plain, .. }: &paths::Outcome<T>,
+        layer: Option<&projected::Outcome>,
         threads: &Threads,
     ) -> anyhow::Result<Vec<Check>> {
         let mut checks = Vec::new();
         if let Some(array) = &self.output {
-            let gauge = gauge(request.layout.restore(whole.output.view()).iter().copied(), array);
-            let largest_value = largest(request.arrays.value.iter().copied());
-            let law = error_limit::<T>(plain.output.error, plain.output.largest);
-            let limit = (share::<T>(array) * largest_value).max(law);
-            checks.push(check("output", array, gauge, Some(plain.output.error), limit));
+            let gauge = gauge(request.leave(whole.output.view())?.iter().copied(), array);
+            let (plain, largest) = match layer {
+                Some(layer) => (layer.plain, layer.plain.largest),
+                None => (plain.output, largest(request.arrays.value.iter().copied())),
+            };
+            let law = error_limit::<T>(plain.error, plain.largest);
+            let limit = (share::<T>(array) * largest).max(law);
+            checks.push(check("output", array, gauge, Some(plain.error), limit));
         }
         if let (Some(array), Some(lse)) = (&self.lse, &whole.lse) {
             let gauge = gauge(lse.iter().copied(), array);
@@ -126,7 +137,7 @@ fn scores<T: Number>(
 }
 
 /// The share of the largest number that an error may be; the coarser type of the two decides.
-fn share<T: Number>(array: &Array) -> f64 {
+pub fn share<T: Number>(array: &Array) -> f64 {
     let own = match array.tensor.dtype() {
         Dtype::F16 => tolerance::<qkv::f16>(),
         Dtype::Bf16 => tolerance::<qkv::bf16>(),
@@ -136,13 +147,15 @@ fn share<T: Number>(array: &Array) -> f64 {
     own.max(tolerance::<T>())
 }
 
+/// The error of numbers that should be the expected ones.
 fn gauge<O: qkv::Element>(got: impl Iterator<Item = O>, expected: &Array) -> Gauge {
     let mut gauge = Gauge::default();
     gauge.push_all(got.map(widened), as_f64(&expected.tensor.view()));
     gauge
 }
 
-fn check(name: &str, array: &Array, gauge: Gauge, plain_error: Option<f64>, limit: f64) -> Check {
+/// A comparison with an array of the file.
+pub fn check(name: &str, array: &Array, gauge: Gauge, plain_error: Option<f64>, limit: f64) -> Check {
     let own_name = array.origin.rsplit(':').next().unwrap_or(&array.origin);
     Check {
         name: name.to_string(),

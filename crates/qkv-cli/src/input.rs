@@ -27,11 +27,36 @@ pub struct Sources<'a> {
     pub value: Option<&'a Source>,
 }
 
+/// What a file gives: queries, keys and values, or what they are made from.
+pub enum Given {
+    Arrays(Trio<Array>),
+    Layer {
+        x: Array,
+        /// Weights and biases, by the file's names.
+        weights: Vec<(String, Array)>,
+    },
+}
+
+impl Given {
+    /// Each array with its name.
+    pub fn each(&self) -> Vec<(&str, &Array)> {
+        match self {
+            Self::Arrays(arrays) => arrays.each().into(),
+            Self::Layer { x, weights } => {
+                let weights = weights.iter().map(|(name, array)| (name.as_str(), array));
+                [("x", x)].into_iter().chain(weights).collect()
+            }
+        }
+    }
+}
+
 /// Everything of a call, read and named.
 pub struct Input {
     /// What it was read from.
     pub title: String,
-    pub arrays: Trio<Array>,
+    pub given: Given,
+    /// Of all that is given.
+    pub dtype: Dtype,
     pub mask: Option<Mask>,
     pub settings: Settings,
     /// A token for each key, for each batch.
@@ -53,12 +78,8 @@ impl Input {
                 // One named array of a file is x.
                 let (array, rest) = source::read(source, &[], &reading)?;
                 let title = array.origin.clone();
-                return Self::new(
-                    Trio { query: array.clone(), key: array.clone(), value: array },
-                    title,
-                    rest,
-                    options,
-                );
+                let given = Given::Arrays(Trio { query: array.clone(), key: array.clone(), value: array });
+                return Self::new(given, title, rest, options);
             }
             None => None,
         };
@@ -78,28 +99,21 @@ impl Input {
             found.push(Some(array));
         }
         let Some(mut own) = own.or(first) else { bail!("no input: name a file, or give -q, -k and -v") };
-        let arrays = complete(found, &mut own, sources)?;
+        let given = complete(found, &mut own, sources)?;
         let title = if sources.input.is_some() { own.file.clone() } else { "-q, -k and -v".to_string() };
-        let mut input = Self::new(arrays, title, own, options)?;
+        let mut input = Self::new(given, title, own, options)?;
         input.notes.splice(0..0, notes);
         Ok(input)
     }
 
     /// Settles what the arrays' own file and the options say together.
     pub fn new(
-        arrays: Trio<Array>,
+        given: Given,
         title: String,
         mut rest: Arrays,
         options: &AttentionOptions,
     ) -> anyhow::Result<Self> {
-        let dtypes = arrays.each().map(|(_, array)| array.tensor.dtype());
-        if dtypes.iter().any(|&dtype| dtype != dtypes[0]) {
-            let [query, key, value] = dtypes;
-            bail!("q is {query}, k is {key} and v is {value}; want one dtype for all three: convert them");
-        }
-        if !matches!(dtypes[0], Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64) {
-            bail!("{}: elements are {}; want f32, f64, f16 or bf16", arrays.query.origin, dtypes[0]);
-        }
+        let dtype = one_dtype(&given)?;
         let metadata = std::mem::take(&mut rest.bundle.metadata);
         let mut settings = Settings::new(options, &rest.file, &metadata)?;
         let mut notes = Vec::new();
@@ -120,16 +134,27 @@ impl Input {
             settings.notes.push(format!("{} tokens", lengths.join(" + ")));
         }
         notes.extend(unused(&rest));
-        Ok(Self { title, arrays, mask, settings, tokens, notes, warnings, rest })
+        Ok(Self { title, given, dtype, mask, settings, tokens, notes, warnings, rest })
     }
 }
 
+fn one_dtype(given: &Given) -> anyhow::Result<Dtype> {
+    let arrays = given.each();
+    let dtype = arrays[0].1.tensor.dtype();
+    if arrays.iter().any(|(_, array)| array.tensor.dtype() != dtype) {
+        let each: Vec<_> =
+            arrays.iter().map(|(name, array)| format!("{name} is {}", array.tensor.dtype())).collect();
+        let (last, first) = each.split_last().expect("three at least");
+        bail!("{} and {last}; want one dtype for all {}: convert them", first.join(", "), each.len());
+    }
+    if !matches!(dtype, Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64) {
+        bail!("{}: elements are {dtype}; want f32, f64, f16 or bf16", arrays[0].1.origin);
+    }
+    Ok(dtype)
+}
+
 /// Fills in from `x`, or says what is missing.
-fn complete(
-    found: Vec<Option<Array>>,
-    own: &mut Arrays,
-    sources: &Sources<'_>,
-) -> anyhow::Result<Trio<Array>> {
+fn complete(found: Vec<Option<Array>>, own: &mut Arrays, sources: &Sources<'_>) -> anyhow::Result<Given> {
     let missing: Vec<&str> = found
         .iter()
         .zip(["q", "k", "v"])
@@ -137,40 +162,27 @@ fn complete(
         .map(|(_, name)| name)
         .collect();
     if let Ok([Some(query), Some(key), Some(value)]) = <[_; 3]>::try_from(found) {
-        return Ok(Trio { query, key, value });
+        return Ok(Given::Arrays(Trio { query, key, value }));
     }
-    let projections: Vec<_> = own.names.iter().filter(|name| is_projection(name)).cloned().collect();
     let x = if own.is_nameless() && missing.len() == 3 { Some(own.take_only()?) } else { own.take(&["x"])? };
     match x {
-        Some(x) if !projections.is_empty() && missing.len() == 3 => bail!(
-            "{}: has x and projections ({}), which this version does not support; project x first and give q, k and v",
-            x.origin,
-            projections.join(", ")
-        ),
-        Some(x) if missing.len() == 3 => Ok(Trio { query: x.clone(), key: x.clone(), value: x }),
+        Some(x) if missing.len() == 3 => match own.take_layer() {
+            weights if weights.is_empty() => {
+                Ok(Given::Arrays(Trio { query: x.clone(), key: x.clone(), value: x }))
+            }
+            weights => Ok(Given::Layer { x, weights }),
+        },
         _ if sources.input.is_none() => {
             bail!("no {}: give -q, -k and -v, or one file with all three", missing.join(", no "))
         }
         _ => bail!(
-            "{}: has no {}; want arrays q, k and v (or query, key and value), or x alone; it has {}",
+            "{}: has no {}; want arrays q, k and v (or query, key and value), or x (alone, or with w_q, w_k and w_v); it \
+             has {}",
             own.file,
             missing.join(" and no "),
             own.list()
         ),
     }
-}
-
-/// Whether a name is one of a layer's weights: the lesson's `w_q` and `b_q`, or torch's.
-fn is_projection(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let lesson =
-        |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| ["q", "k", "v", "o"].contains(&rest));
-    lesson("w_")
-        || lesson("b_")
-        || name.ends_with(".weight")
-        || name.ends_with("in_proj_weight")
-        || name.ends_with("in_proj_bias")
-        || name.contains("out_proj.")
 }
 
 /// The mask of the options, else the input's own.
@@ -228,8 +240,11 @@ fn tokens(text: &str) -> Option<Vec<Vec<String>>> {
 
 /// What else the file holds, in words.
 fn unused(rest: &Arrays) -> Vec<String> {
-    let (expected, others): (Vec<_>, Vec<_>) =
-        rest.bundle.names().partition(|name| EXPECTED.contains(&name.to_ascii_lowercase().as_str()));
+    let is_expected = |name: &&str| {
+        let name = name.to_ascii_lowercase();
+        EXPECTED.contains(&name.as_str()) || name == "x" || qkv::is_layer_array(&name)
+    };
+    let (expected, others): (Vec<_>, Vec<_>) = rest.bundle.names().partition(is_expected);
     let mut notes = Vec::new();
     if !others.is_empty() {
         const SHOWN: usize = 6;

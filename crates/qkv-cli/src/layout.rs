@@ -5,7 +5,7 @@ use anyhow::bail;
 use ndarray::{ArrayD, ArrayViewD, CowArray, IxDyn, ShapeBuilder};
 
 use crate::options::{AttentionOptions, AxisOrder};
-use crate::show;
+use qkv_view::show;
 
 /// The order of a file's axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,11 @@ pub struct Trio<T> {
 }
 
 impl<T> Trio<T> {
+    /// The same of each.
+    pub fn map<U>(self, each: impl Fn(T) -> U) -> Trio<U> {
+        Trio { query: each(self.query), key: each(self.key), value: each(self.value) }
+    }
+
     /// Each with its name.
     pub fn each(&self) -> [(&'static str, &T); 3] {
         [("q", &self.query), ("k", &self.key), ("v", &self.value)]

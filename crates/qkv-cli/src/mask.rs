@@ -11,8 +11,8 @@ use qkv::{Bias, Element};
 use qkv_io::{Data, Dtype, Tensor, TensorView};
 
 use crate::options::MaskAs;
-use crate::show;
 use crate::source::Array;
+use qkv_view::show;
 
 /// A mask whose meaning is settled.
 pub struct Mask {

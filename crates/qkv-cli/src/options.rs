@@ -72,7 +72,7 @@ pub struct AttentionOptions {
     #[arg(long, value_name = "AXES", default_value = "bhsd")]
     pub layout: AxisOrder,
 
-    /// Arrays are packed, (batch, length, heads · dim), with this many query heads
+    /// Arrays, or a layer's projections, are packed, (batch, length, heads · dim), with this many query heads
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
 

@@ -9,7 +9,7 @@ use crate::compare::{Gauge, distance, largest, lse_limit, sample_limit, widened}
 use crate::machine::Threads;
 use crate::progress::Progress;
 use crate::request::{Extents, Number, Request, four_axes, view_four_axes};
-use crate::show;
+use qkv_view::show;
 
 /// Multiply-adds that the oracles are given, which do some 10^8 in a second; those for f64 far fewer.
 const ORACLE_WORK: f64 = 5e8;
@@ -29,7 +29,7 @@ pub struct Scope {
     /// The first query of the rows that every path computes, all if 0.
     first: usize,
     /// Rows whose reference is computed, where not all are.
-    drawn: Option<Vec<(usize, usize, usize)>>,
+    pub drawn: Option<Vec<(usize, usize, usize)>>,
     weights: bool,
 }
 

@@ -1,14 +1,15 @@
 //! One call with its element type: the arrays as the engine reads them, and all options together.
 
 use anyhow::{Context, bail};
-use ndarray::{Array4, ArrayD, ArrayView4, ArrayViewD, Axis, IxDyn};
-use qkv::{Alignment, Attention, Call, Simd};
+use ndarray::{Array4, ArrayD, ArrayView4, ArrayViewD, Axis, CowArray, IxDyn};
+use qkv::{Alignment, Attention, Call, Layer, Projections, Simd};
 use qkv_io::{Data, Tensor};
 
-use crate::input::Input;
+use crate::input::{Given, Input};
 use crate::layout::{Layout, Trio};
-use crate::options::AttentionOptions;
-use crate::show;
+use crate::options::{AttentionOptions, AxisOrder};
+use crate::source::Array;
+use qkv_view::show;
 
 /// A type that arrays of queries, keys and values have, in the engine and in files.
 pub trait Number: qkv::Element<Accumulator: qkv_io::Element> + qkv_io::Element {}
@@ -18,7 +19,7 @@ impl<T: qkv::Element<Accumulator: qkv_io::Element> + qkv_io::Element> Number for
 /// Runs `$body` with `$T` the element type of an [`Input`].
 macro_rules! with_element {
     ($input:expr, $T:ident => $body:expr) => {
-        match $input.arrays.query.tensor.dtype() {
+        match $input.dtype {
             qkv_io::Dtype::F16 => {
                 type $T = qkv::f16;
                 $body
@@ -42,11 +43,13 @@ macro_rules! with_element {
 pub(crate) use with_element;
 
 /// An input with its element type.
-pub struct Request<'a, T> {
+pub struct Request<'a, T: Number> {
     pub input: &'a Input,
     pub layout: Layout,
+    /// What made the arrays, if they are not the file's.
+    pub layer: Option<Layer<T>>,
     /// `(…, heads, length, dim)`
-    pub arrays: Trio<ArrayViewD<'a, T>>,
+    pub arrays: Trio<CowArray<'a, T, IxDyn>>,
     pub extents: Extents,
     pub simd: Option<Simd>,
 }
@@ -67,19 +70,30 @@ pub struct Extents {
 
 impl<'a, T: Number> Request<'a, T> {
     pub fn new(input: &'a Input, options: &AttentionOptions, simd: Option<Simd>) -> anyhow::Result<Self> {
-        let layout = Layout::new(options, input.arrays.query.tensor.shape())?;
-        let arrays = Trio {
-            query: typed(&input.arrays.query.tensor)?.view(),
-            key: typed(&input.arrays.key.tensor)?.view(),
-            value: typed(&input.arrays.value.tensor)?.view(),
+        let (layout, layer, arrays) = match &input.given {
+            Given::Arrays(arrays) => {
+                let layout = Layout::new(options, arrays.query.tensor.shape())?;
+                let arrays = Trio {
+                    query: typed(&arrays.query.tensor)?.view(),
+                    key: typed(&arrays.key.tensor)?.view(),
+                    value: typed(&arrays.value.tensor)?.view(),
+                };
+                (layout, None, layout.read(arrays)?.map(CowArray::from))
+            }
+            Given::Layer { x, weights } => {
+                let layer = layer::<T>(weights, options).with_context(|| input.title.clone())?;
+                let projected =
+                    layer.project(typed(&x.tensor)?.view()).with_context(|| input.title.clone())?;
+                let Projections { query, key, value } = projected;
+                (Layout::HeadsFirst, Some(layer), Trio { query, key, value }.map(CowArray::from))
+            }
         };
-        let arrays = layout.read(arrays)?;
         let plain = Attention::new();
         // Shapes that do not fit are the engine's to explain; below this they do.
         let call = plain.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
         call.check().map_err(|error| explained(input, layout, error))?;
         let extents = Extents::of(&arrays);
-        Ok(Self { input, layout, arrays, extents, simd })
+        Ok(Self { input, layout, layer, arrays, extents, simd })
     }
 
     /// The engine's options, for the queries from `first` on.
@@ -105,6 +119,14 @@ impl<'a, T: Number> Request<'a, T> {
         let mut queries = self.arrays.query.view();
         queries.slice_axis_inplace(Axis(self.extents.rank - 2), (first..).into());
         queries
+    }
+
+    /// An output of attention as it leaves: through the layer, if there is one, else in the file's order of axes.
+    pub fn leave<'o>(&self, output: ArrayViewD<'o, T>) -> anyhow::Result<CowArray<'o, T, IxDyn>> {
+        match &self.layer {
+            Some(layer) => Ok(layer.output(output)?.into()),
+            None => Ok(self.layout.restore(output)),
+        }
     }
 
     /// An error of the engine, with what it is about in the user's words.
@@ -145,12 +167,12 @@ impl<'a, T: Number> Request<'a, T> {
 }
 
 impl Extents {
-    fn of<T>(arrays: &Trio<ArrayViewD<'_, T>>) -> Self {
-        let Trio { query, key, value } = arrays;
-        let rank = query.ndim();
-        let axis = |array: &ArrayViewD<'_, T>, from_end: usize| array.shape()[rank - from_end];
+    fn of<T>(arrays: &Trio<CowArray<'_, T, IxDyn>>) -> Self {
+        let [query, key, value] = arrays.each().map(|(_, array)| array.shape());
+        let rank = query.len();
+        let axis = |shape: &[usize], from_end: usize| shape[rank - from_end];
         let longest = |axis: usize| {
-            let own = [query.shape()[axis], key.shape()[axis], value.shape()[axis]];
+            let own = [query[axis], key[axis], value[axis]];
             // Lengths of 1 broadcast, to 0 too.
             own.into_iter().find(|&length| length != 1).unwrap_or(1)
         };
@@ -174,7 +196,18 @@ impl Extents {
     }
 }
 
-fn typed<T: Number>(tensor: &Tensor) -> anyhow::Result<&Data<T>> {
+/// A layer of the file's weights, with as many heads as the options say.
+pub fn layer<T: Number>(weights: &[(String, Array)], options: &AttentionOptions) -> anyhow::Result<Layer<T>> {
+    if options.layout == AxisOrder::Bshd {
+        bail!("--layout bshd: x (batch, length, dim) has no head axis; leave it out");
+    }
+    let weights = weights.iter().map(|(name, array)| Ok((name.as_str(), typed(&array.tensor)?.view())));
+    let weights = weights.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(Layer::from_arrays(weights, options.heads)?)
+}
+
+/// The elements of a tensor that has them of this type.
+pub fn typed<T: Number>(tensor: &Tensor) -> anyhow::Result<&Data<T>> {
     tensor.data::<T>().with_context(|| format!("want {}, got {}", <T as qkv::Element>::NAME, tensor.dtype()))
 }
 
@@ -184,11 +217,18 @@ fn explained(input: &Input, layout: Layout, error: qkv::Error) -> anyhow::Error 
         _ => "",
     };
     let words = error.to_string();
+    let made = |name: &str| match &input.given {
+        Given::Arrays(arrays) => {
+            let own = arrays.each().into_iter().find(|(own, _)| *own == name);
+            own.map_or(String::new(), |(_, array)| format!("{name} {}", array.origin))
+        }
+        Given::Layer { x, .. } => format!("{name} (made of {})", x.origin),
+    };
     let what = match (about, &input.mask) {
         ("mask" | "bias", Some(mask)) => format!("mask {}", mask.origin),
-        ("query", _) => format!("q {}", input.arrays.query.origin),
-        ("key", _) => format!("k {}", input.arrays.key.origin),
-        ("value", _) => format!("v {}", input.arrays.value.origin),
+        ("query", _) => made("q"),
+        ("key", _) => made("k"),
+        ("value", _) => made("v"),
         ("", _) => input.title.clone(),
         ("scale", _) if !input.settings.scale_from.starts_with("--") => format!("{}: scale", input.title),
         (option, _) => format!("--{}", option.split(' ').next().unwrap_or(option).replace('_', "-")),

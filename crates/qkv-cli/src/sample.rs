@@ -3,7 +3,7 @@
 use anyhow::Context;
 use qkv_io::{Format, ReadOptions, read_bytes};
 
-use crate::input::{Input, text};
+use crate::input::{Given, Input, text};
 use crate::layout::Trio;
 use crate::options::AttentionOptions;
 use crate::source::Arrays;
@@ -23,6 +23,6 @@ pub fn read(options: &AttentionOptions) -> anyhow::Result<Input> {
         format!("the built-in sample: {}, layer {}", text(metadata, "model"), text(metadata, "layer"));
     let mut arrays = Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors));
     let mut take = |name| arrays.take(&[name])?.with_context(|| format!("the built-in sample has no {name}"));
-    let trio = Trio { query: take("q")?, key: take("k")?, value: take("v")? };
-    Input::new(trio, title, arrays, options)
+    let given = Given::Arrays(Trio { query: take("q")?, key: take("k")?, value: take("v")? });
+    Input::new(given, title, arrays, options)
 }

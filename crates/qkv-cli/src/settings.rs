@@ -9,8 +9,8 @@ use qkv_io::{Tensor, TensorView};
 
 use crate::mask::as_f64;
 use crate::options::{AttentionOptions, Causal, MaskAs};
-use crate::show;
 use crate::source::{self, Arrays};
+use qkv_view::show;
 
 /// Everything a call is told but the arrays and the mask.
 pub struct Settings {

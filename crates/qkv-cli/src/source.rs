@@ -85,6 +85,17 @@ impl Arrays {
         }
     }
 
+    /// Takes out all weights and biases of a layer of attention.
+    pub fn take_layer(&mut self) -> Vec<(String, Array)> {
+        let names: Vec<String> =
+            self.bundle.names().filter(|name| qkv::is_layer_array(name)).map(str::to_string).collect();
+        let taken = names.into_iter().filter_map(|name| {
+            let index = self.bundle.arrays.iter().position(|(own, _)| *own == name)?;
+            Some((name, self.take_at(index)))
+        });
+        taken.collect()
+    }
+
     fn take_at(&mut self, index: usize) -> Array {
         let (name, tensor) = self.bundle.arrays.remove(index);
         let origin = if self.is_nameless() { self.file.clone() } else { format!("{}:{name}", self.file) };

@@ -168,6 +168,18 @@ impl<T: Element> Layer<T> {
         }
     }
 
+    /// The shape of [`output`](Self::output) for an `attended` of this shape, which fits the layer.
+    pub fn output_shape(&self, attended: &[usize]) -> Vec<usize> {
+        let (lead, len) = match *attended {
+            [ref lead @ .., _, len, _] => (lead, len),
+            [len, _] => (&[][..], len),
+            _ => (&[][..], 1),
+        };
+        let side_by_side = self.heads * self.value.outputs() / self.key_heads;
+        let width = self.output.as_ref().map_or(side_by_side, Linear::outputs);
+        lead.iter().copied().chain([len, width]).collect()
+    }
+
     /// The whole layer: [`project`](Self::project), attend, [`output`](Self::output). `x` is `(…, len, dim_model)`, the
     /// result `(…, len, out)`.
     ///

@@ -1,14 +1,12 @@
 //! Numbers, shapes and arrays as people read them. Arrays are printed as torch prints them, with 4 decimals.
 
 use ndarray::{ArrayViewD, Axis};
-use qkv::Element;
-
-use crate::compare::widened;
+use qkv::{Element, Real};
 
 /// Rows and columns shown at either end of an array that is not printed whole; of other axes one.
-const EDGE: usize = 3;
+pub(crate) const EDGE: usize = 3;
 /// Columns of text, from `tensor(` on.
-const WIDTH: usize = 80;
+pub(crate) const WIDTH: usize = 80;
 
 /// A shape as Python writes it: `(2, 8, 5, 64)`, `(5,)`.
 pub fn shape(shape: &[usize]) -> String {
@@ -57,7 +55,7 @@ pub fn tensor<T: Element>(array: &ArrayViewD<'_, T>, indent: usize, whole: usize
 /// Gathers the elements that will be printed.
 fn keep<T: Element>(array: ArrayViewD<'_, T>, summarized: bool, kept: &mut Vec<f64>) {
     if array.ndim() == 0 {
-        kept.extend(array.iter().map(|&x| widened(x)));
+        kept.extend(array.iter().map(|&x| x.widen().to_f64()));
         return;
     }
     let (edge, length) = (edge(array.ndim()), array.len_of(Axis(0)));
@@ -71,14 +69,14 @@ fn edge(axes_left: usize) -> usize {
 }
 
 /// How one number is written, the same for all of an array.
-struct Style {
+pub(crate) struct Style {
     whole: bool,
     exponents: bool,
-    width: usize,
+    pub(crate) width: usize,
 }
 
 impl Style {
-    fn of(numbers: &[f64]) -> Self {
+    pub(crate) fn of(numbers: &[f64]) -> Self {
         let finite = || numbers.iter().copied().filter(|x| x.is_finite() && *x != 0.0);
         let whole = finite().all(|x| x == x.trunc());
         let largest = finite().fold(0.0, |max: f64, x| max.max(x.abs()));
@@ -88,7 +86,7 @@ impl Style {
         style
     }
 
-    fn write(&self, x: f64) -> String {
+    pub(crate) fn write(&self, x: f64) -> String {
         let width = self.width;
         let text = match x {
             x if x.is_nan() => "nan".to_string(),
@@ -120,7 +118,7 @@ impl Printer {
     fn axes<T: Element>(&self, array: ArrayViewD<'_, T>, indent: usize) -> String {
         let rank = array.ndim();
         if rank == 0 {
-            return array.iter().map(|&x| self.style.write(widened(x))).collect();
+            return array.iter().map(|&x| self.style.write(x.widen().to_f64())).collect();
         }
         let length = array.len_of(Axis(0));
         let edge = edge(rank);
