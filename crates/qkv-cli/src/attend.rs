@@ -149,7 +149,7 @@ fn attend<T: Number>(
     let seconds = since.elapsed().as_secs_f64();
     let peak_bytes = machine::peak_bytes();
     let rows = view_four_axes(&result.output, &request.extents)?;
-    let audit = threads.run(|| audit(request, rows, arguments.attention.seed))?;
+    let audit = threads.run(|| audit(request, rows, arguments.attention.seed.unwrap_or(0)))?;
     let output = request.leave(result.output.view())?;
 
     let outcome = Outcome { plan, seconds, peak_bytes, result: &result, output, audit };

@@ -89,7 +89,7 @@ fn check<T: Number>(
     }
     expected.check_shapes(request)?;
     let threads = Threads::new(arguments.attention.threads)?;
-    let scope = Scope::new::<T>(&request.extents, arguments.attention.seed);
+    let scope = Scope::new::<T>(&request.extents, arguments.attention.seed.unwrap_or(0));
     // The engine checks shapes and options before anything is said of them.
     let attention = request.attention(0);
     request.call(&attention).check().map_err(|error| request.explained(error))?;

@@ -28,7 +28,8 @@ impl Bound {
         json!({ "kind": self.kind, "axes": self.axes, "meaning": self.meaning })
     }
 
-    fn line(&self) -> String {
+    /// A line of words.
+    pub fn line(&self) -> String {
         match &self.array {
             Some((origin, shape)) => {
                 format!("{}; {origin} {shape} is {}", self.meaning, self.axes.join(", "))

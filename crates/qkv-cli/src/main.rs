@@ -11,9 +11,11 @@ mod check;
 mod compare;
 mod describe;
 mod expected;
+mod explain;
 mod input;
 mod interrupt;
 mod layout;
+mod lesson;
 mod machine;
 mod mask;
 mod options;
@@ -48,6 +50,8 @@ struct Cli {
 enum Command {
     /// Compute attention over a file's q, k and v, and say what was done
     Attend(Box<attend::Arguments>),
+    /// Show attention step by step, number by number: a lesson, your own tokens, or some rows of a file
+    Explain(Box<explain::Arguments>),
     /// Hold every path against the f64 reference, the scalar program and what the file expects
     Check(Box<check::Arguments>),
 }
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
     let mut terminal = Terminal::new(writes_file);
     let result = interrupt::install().and_then(|()| match &command {
         Command::Attend(arguments) => attend::run(arguments, &mut terminal),
+        Command::Explain(arguments) => explain::run(arguments, &mut terminal),
         Command::Check(arguments) => check::run(arguments, &mut terminal),
     });
     match result.and_then(|passed| Ok(terminal.flush().map(|()| passed)?)) {

@@ -84,9 +84,9 @@ pub struct AttentionOptions {
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<usize>,
 
-    /// Which rows the audit draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    /// What is drawn: the audit's rows, a lesson's numbers
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 impl AttentionOptions {

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use anstream::{AutoStream, ColorChoice};
+
 /// Stdout and stderr. All output passes through here.
 pub struct Terminal {
     out: io::Stdout,
@@ -13,6 +15,11 @@ pub struct Terminal {
 impl Terminal {
     pub fn new(goes_on: bool) -> Self {
         Self { out: io::stdout(), goes_on, closed: false }
+    }
+
+    /// Whether stdout is a terminal that shows colours, and the user has not asked for none (`NO_COLOR`).
+    pub fn has_colours() -> bool {
+        AutoStream::choice(&io::stdout()) != ColorChoice::Never
     }
 
     /// A line on stderr for what is not wrong but odd.

@@ -68,7 +68,7 @@ pub struct Embedding {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
     /// `1/√dim`
-    Default(f64),
+    Default,
     /// Another number.
     Given(f64),
     /// None at all, to see what it is for.
@@ -291,7 +291,7 @@ fn scaled(scene: &Scene<'_>) -> Step {
     let variances = format!("The variance of the scores was {before:.4} and is {after:.4} now");
     let shape = scene.shapes.scores();
     let (formula, note) = match scene.scale {
-        Scale::Default(_) => (
+        Scale::Default => (
             format!("scaled = scores / √{dim}"),
             format!(
                 "A dot product is a sum of d products (here d = {dim}), so it grows with d; large scores would make \

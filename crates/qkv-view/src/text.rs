@@ -24,6 +24,13 @@ pub fn wrapped(words: &str) -> String {
     textwrap::fill(words, Options::new(WIDTH).break_words(false))
 }
 
+/// Words that begin behind a label and go on below themselves.
+pub fn hanging(label: &str, words: &str) -> String {
+    let margin = " ".repeat(label.width() + 2);
+    let label = format!("{label}  ");
+    textwrap::fill(words, Options::new(WIDTH).initial_indent(&label).subsequent_indent(&margin))
+}
+
 /// The whole explanation, from the embeddings to the output.
 pub fn page(scene: &Scene<'_>, steps: &[Step], shaded: bool) -> String {
     let mut text = String::new();

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use ndarray::{Array, Array2, ArrayView, Dimension, Ix2, s};
+use ndarray::{Array, Array2, ArrayView, Dimension, Ix2, IxDyn, s};
 
 use crate::attention::RowStats;
 use crate::element::{Element, Real};
@@ -59,6 +59,24 @@ impl<T: Element, D: Dimension> Trace<T, D> {
             weights: wide(&self.weights),
             output: wide(&self.output),
             row_stats: RowStats { max: wide(&self.row_stats.max), sum: wide(&self.row_stats.sum) },
+        }
+    }
+}
+
+impl<T: Element> Trace<T, Ix2> {
+    /// The same, with the number of axes left open.
+    pub fn into_dyn(self) -> Trace<T, IxDyn> {
+        Trace {
+            query: self.query.into_dyn(),
+            key: self.key.into_dyn(),
+            value: self.value.into_dyn(),
+            scores: self.scores.into_dyn(),
+            scaled: self.scaled.into_dyn(),
+            softcapped: self.softcapped.into_dyn(),
+            masked: self.masked.into_dyn(),
+            weights: self.weights.into_dyn(),
+            output: self.output.into_dyn(),
+            row_stats: RowStats { max: self.row_stats.max.into_dyn(), sum: self.row_stats.sum.into_dyn() },
         }
     }
 }
