@@ -1,27 +1,25 @@
 //! `qkv attend`: computes, and says what was read, what was done, how long it took and how exact it is.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{anyhow, bail};
 use clap::Args;
+use qkv_view::show;
 use ndarray::{ArrayViewD, CowArray, IxDyn, s};
 use qkv::{Alignment, AttentionOutput, Plan, TileCounts};
-use qkv_io::{Fault, Format, TensorView, WriteOptions};
+use qkv_io::TensorView;
 use serde_json::json;
 
 use crate::audit::{Audit, audit};
 use crate::input::{Input, Sources};
-use crate::interrupt;
 use crate::machine::{self, Threads};
 use crate::options::AttentionOptions;
 use crate::progress::Progress;
 use crate::request::{Number, Request, view_four_axes, with_element};
 use crate::source::Source;
 use crate::terminal::Terminal;
-use crate::{describe, sample, tokens};
-use qkv_view::show;
+use crate::{describe, output, sample, tokens};
 
 /// Arrays with more elements than this are shown in part.
 const PREVIEWED: usize = 200;
@@ -72,17 +70,10 @@ impl Arguments {
 
     /// Refuses an output that could not be written, before anything is computed.
     fn check_output(&self) -> anyhow::Result<()> {
+        const OUTPUT_ALONE: &str =
+            "a .npy file holds the output alone; for --lse and --weights want .npz or .safetensors";
         let Some(path) = &self.output else { return Ok(()) };
-        let shown = path.display();
-        match Format::of_name(path) {
-            None => bail!("-o {shown}: want a name that ends in .npy, .npz or .safetensors"),
-            Some(Format::Npy) if self.lse || self.weights => bail!(
-                "-o {shown}: a .npy file holds the output alone; for --lse and --weights want .npz or .safetensors"
-            ),
-            Some(_) => {}
-        }
-        // Now, and not after the work is done.
-        qkv_io::check_target(path).map_err(|error| anyhow!("-o {error}"))
+        output::check(path, (self.lse || self.weights).then_some(OUTPUT_ALONE))
     }
 }
 
@@ -114,6 +105,14 @@ struct Outcome<'r, T: Number> {
 impl<T: Number> Outcome<'_, T> {
     fn gflops(&self) -> f64 {
         self.plan.flops as f64 / self.seconds.max(1e-9) / 1e9
+    }
+
+    /// What goes into a file.
+    fn arrays(&self) -> Vec<(&'static str, TensorView<'_>)> {
+        let mut arrays: Vec<(_, TensorView<'_>)> = vec![("out", self.output.view().into())];
+        arrays.extend(self.result.lse.as_ref().map(|lse| ("lse", lse.view().into())));
+        arrays.extend(self.result.weights.as_ref().map(|weights| ("weights", weights.view().into())));
+        arrays
     }
 }
 
@@ -154,7 +153,7 @@ fn attend<T: Number>(
 
     let outcome = Outcome { plan, seconds, peak_bytes, result: &result, output, audit };
     if let Some(path) = &arguments.output {
-        write(path, &outcome)?;
+        output::write(path, &outcome.arrays())?;
     }
     if arguments.json {
         print_json(request, arguments, &outcome, terminal)?;
@@ -162,19 +161,6 @@ fn attend<T: Number>(
         print_outcome(request, arguments, &outcome, terminal)?;
     }
     Ok(outcome.audit.passed())
-}
-
-fn write<T: Number>(path: &Path, outcome: &Outcome<'_, T>) -> anyhow::Result<()> {
-    let mut arrays: Vec<(&str, TensorView<'_>)> = vec![("out", outcome.output.view().into())];
-    arrays.extend(outcome.result.lse.as_ref().map(|lse| ("lse", lse.view().into())));
-    arrays.extend(outcome.result.weights.as_ref().map(|weights| ("weights", weights.view().into())));
-    let written = interrupt::while_writing(|stop| {
-        qkv_io::write(path, &arrays, &WriteOptions::new().cancelled(&|| stop()))
-    })?;
-    match written {
-        Err(error) if matches!(error.fault(), Fault::Cancelled) => Err(interrupt::Interrupted.into()),
-        written => Ok(written?),
-    }
 }
 
 fn print_request<T: Number>(
@@ -229,12 +215,7 @@ fn print_outcome<T: Number>(
         show::error(audit.limit)
     )?;
     if let Some(path) = &arguments.output {
-        let mut arrays = vec![format!("out {}", show::shape(output.shape()))];
-        arrays.extend(result.lse.as_ref().map(|lse| format!("lse {}", show::shape(lse.shape()))));
-        arrays.extend(
-            result.weights.as_ref().map(|weights| format!("weights {}", show::shape(weights.shape()))),
-        );
-        writeln!(terminal, "wrote    {}: {}", path.display(), arrays.join(", "))?;
+        writeln!(terminal, "{}", output::line(path, &outcome.arrays()))?;
         return Ok(());
     }
     writeln!(terminal)?;

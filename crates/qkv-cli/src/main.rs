@@ -19,6 +19,7 @@ mod lesson;
 mod machine;
 mod mask;
 mod options;
+mod output;
 mod paths;
 mod progress;
 mod projected;
