@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use qkv_view::show;
 use ndarray::{ArrayViewD, CowArray, IxDyn, s};
 use qkv::{Alignment, AttentionOutput, Plan, TileCounts};
 use qkv_io::TensorView;
+use qkv_view::show;
 use serde_json::json;
 
 use crate::audit::{Audit, audit};

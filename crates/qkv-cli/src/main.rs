@@ -23,6 +23,7 @@ mod output;
 mod paths;
 mod progress;
 mod projected;
+mod random;
 mod request;
 mod sample;
 mod settings;
@@ -55,6 +56,8 @@ enum Command {
     Explain(Box<explain::Arguments>),
     /// Hold every path against the f64 reference, the scalar program and what the file expects
     Check(Box<check::Arguments>),
+    /// Draw arrays of random numbers, the very ones that torch draws from the seed, into a file
+    Random(random::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Attend(arguments) => attend::run(arguments, &mut terminal),
         Command::Explain(arguments) => explain::run(arguments, &mut terminal),
         Command::Check(arguments) => check::run(arguments, &mut terminal),
+        Command::Random(arguments) => random::run(arguments, &mut terminal),
     });
     match result.and_then(|passed| Ok(terminal.flush().map(|()| passed)?)) {
         Ok(true) => ExitCode::SUCCESS,
