@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{anyhow, bail};
 use qkv_io::{Fault, Format, TensorView, WriteOptions};
 
-use crate::{interrupt, show};
+use qkv_view::show;
+
+use crate::interrupt;
 
 /// Refuses a file that could not be written, before there is anything to write. `.npy` holds one array without a
 /// name: `not_npy` says why that will not do.

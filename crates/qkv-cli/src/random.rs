@@ -12,8 +12,9 @@ use ndarray::{ArrayD, IxDyn};
 use qkv::{Element, Generator, Real, bf16, f16};
 use qkv_io::{Data, Tensor};
 
+use crate::output;
 use crate::terminal::Terminal;
-use crate::{output, show};
+use qkv_view::show;
 
 #[derive(Args, Debug)]
 pub struct Arguments {
