@@ -1,115 +1,20 @@
 //! Layers: every step held to a computation in f64 that shares nothing with the engine, torch's own numbers, and what
 //! arrays may be called.
 
+#[path = "support/plain_layer.rs"]
+mod plain_layer;
 mod support;
 
 use std::path::Path;
 
-use ndarray::{Array1, Array2, ArrayD, ArrayView1, ArrayView2, ArrayViewD, Axis, Ix2, s};
-use qkv::{Alignment, Attention, Element, Layer, Projections, Real, error_limit, is_layer_array, ulp};
+use ndarray::{Array2, ArrayD, ArrayViewD, Axis, Ix2, s};
+use plain_layer::{How, Plain, TRUTH, plain};
+use qkv::{Alignment, Attention, Element, Layer, Projections, error_limit, is_layer_array, ulp};
 use qkv_io::{ReadOptions, read};
 use support::{LAYOUTS, Rng, close, element, grid, laid_out, number, of_every_type, same_bits};
 
-/// How the steps are computed: what each operation and each step's array is rounded to, and whether sums of products
-/// are kept in twice the digits.
-#[derive(Clone, Copy)]
-struct How {
-    accumulate: fn(f64) -> f64,
-    round: fn(f64) -> f64,
-    exact: bool,
-}
-
-const TRUTH: How = How { accumulate: |x| x, round: |x| x, exact: true };
-
-fn plain<T: Element>() -> How {
-    How {
-        accumulate: |x| <T::Accumulator as Real>::from_f64(x).to_f64(),
-        round: |x| number(element::<T>(x)),
-        exact: false,
-    }
-}
-
-impl How {
-    /// `start + Σ a b`; exact: Dot2 of Ogita, Rump and Oishi (2005).
-    fn dot(self, start: f64, a: ArrayView1<'_, f64>, b: ArrayView1<'_, f64>) -> f64 {
-        let (mut sum, mut rest) = (start, 0.0);
-        for (&a, &b) in a.iter().zip(b) {
-            let product = (self.accumulate)(a * b);
-            let new = (self.accumulate)(sum + product);
-            if self.exact {
-                let share = new - sum;
-                rest += (sum - (new - share)) + (product - share) + a.mul_add(b, -product);
-            }
-            sum = new;
-        }
-        (self.round)(sum + rest)
-    }
-
-    fn product(self, x: ArrayView2<'_, f64>, (weight, bias): &Linear) -> Array2<f64> {
-        Array2::from_shape_fn((x.nrows(), weight.ncols()), |(i, j)| {
-            self.dot(bias.as_ref().map_or(0.0, |bias| bias[j]), x.row(i), weight.column(j))
-        })
-    }
-
-    /// Softmax of scaled scores times values, for one head.
-    fn attend(self, [q, k, v]: [ArrayView2<'_, f64>; 3], causal: bool) -> Array2<f64> {
-        let scale = (self.accumulate)(1.0 / (q.ncols() as f64).sqrt());
-        let mut output = Array2::zeros((q.nrows(), v.ncols()));
-        for i in 0..q.nrows() {
-            let seen = if causal { i + 1 } else { k.nrows() };
-            let score = |j: usize| (self.round)((self.accumulate)(self.dot(0.0, q.row(i), k.row(j)) * scale));
-            let scores: Vec<f64> = (0..seen).map(score).collect();
-            let max = scores.iter().fold(f64::NEG_INFINITY, |max, &s| max.max(s));
-            let shares: Vec<f64> = scores.iter().map(|&s| (self.accumulate)(libm::exp(s - max))).collect();
-            let sum = shares.iter().fold(0.0, |sum, share| (self.accumulate)(sum + share));
-            let weights: Array1<f64> =
-                shares.iter().map(|share| (self.round)((self.accumulate)(share / sum))).collect();
-            for c in 0..v.ncols() {
-                output[[i, c]] = self.dot(0.0, weights.view(), v.slice(s![..seen, c]));
-            }
-        }
-        output
-    }
-}
-
-/// `(in, out)`, and a bias.
-type Linear = (Array2<f64>, Option<Vec<f64>>);
-
-/// A layer in f64.
-struct Plain {
-    inputs: [Linear; 3],
-    output: Option<Linear>,
-    heads: usize,
-    key_heads: usize,
-    causal: bool,
-}
-
 fn attention(causal: bool) -> Attention<'static> {
     if causal { Attention::new().causal(Alignment::TopLeft) } else { Attention::new() }
-}
-
-/// A head's part of the last axis.
-fn head(array: &Array2<f64>, heads: usize, head: usize) -> ArrayView2<'_, f64> {
-    let width = array.ncols() / heads;
-    array.slice(s![.., head * width..(head + 1) * width])
-}
-
-impl Plain {
-    /// The projections of a matrix of rows, not yet cut into heads, and the result.
-    fn run(&self, x: ArrayView2<'_, f64>, how: How) -> ([Array2<f64>; 3], Array2<f64>) {
-        let [q, k, v] = self.inputs.each_ref().map(|linear| how.product(x, linear));
-        let attended: Vec<_> = (0..self.heads)
-            .map(|h| {
-                let key_head = h / (self.heads / self.key_heads);
-                let [k, v] = [&k, &v].map(|array| head(array, self.key_heads, key_head));
-                how.attend([head(&q, self.heads, h), k, v], self.causal)
-            })
-            .collect();
-        let attended: Vec<_> = attended.iter().map(|array| array.view()).collect();
-        let attended = ndarray::concatenate(Axis(1), &attended).unwrap();
-        let output = self.output.as_ref().map(|linear| how.product(attended.view(), linear));
-        ([q, k, v], output.unwrap_or(attended))
-    }
 }
 
 /// All rows of the same kind of result, one matrix after the other, within the error law of the whole.
@@ -248,6 +153,30 @@ fn every_step_of_a_layer_is_within_the_error_law() {
         }
     }
     of_every_type!(check());
+}
+
+/// The same as a layer of f32 whose result is rounded: neither weights nor sums are rounded on the way.
+#[test]
+fn half_floats_widen_first_and_are_rounded_once() {
+    fn check<T: Element<Accumulator = f32>>() {
+        let half = arrays::<T>((4, 2, 5, 3), 12, (true, true), &mut Rng::new(5));
+        let wide: Vec<_> = half.iter().map(|(name, array)| (*name, array.mapv(T::widen))).collect();
+        let (half, wide) = (layer_of(&half, 4), layer_of(&wide, 4));
+        let x = random::<T>(&[2, 9, 12], 1.0, &mut Rng::new(6));
+        let attended = random::<T>(&[2, 4, 9, 3], 1.0, &mut Rng::new(8));
+        let same = |what: &str, got: ArrayD<T>, want: ArrayD<f32>| {
+            same_bits(what, got.view(), want.mapv(T::round).view());
+        };
+        let got = half.project(x.view()).unwrap();
+        let want = wide.project(x.mapv(T::widen).view()).unwrap();
+        same("query", got.query, want.query);
+        same("key", got.key, want.key);
+        same("value", got.value, want.value);
+        let want = wide.output(attended.mapv(T::widen).view()).unwrap();
+        same("output", half.output(attended.view()).unwrap(), want);
+    }
+    check::<qkv::f16>();
+    check::<qkv::bf16>();
 }
 
 #[test]

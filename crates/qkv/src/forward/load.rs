@@ -76,6 +76,7 @@ fn load_rows<T: Element>(
 }
 
 /// One row, into a slice of its length.
+#[inline]
 pub(crate) fn load_row<T: Element>(from: ArrayView1<'_, T>, to: &mut [T::Accumulator]) {
     match from.as_slice() {
         Some(from) => T::widen_slice(from, to),

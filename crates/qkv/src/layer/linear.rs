@@ -4,7 +4,7 @@
 //! their type and strides, and the sums are rounded once on their way out.
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array2, ArrayD, ArrayViewD, ArrayViewMut2, s};
+use ndarray::{Array2, ArrayD, ArrayView2, ArrayViewD, ArrayViewMut2};
 use rayon::prelude::*;
 
 use crate::element::{Element, Real};
@@ -55,31 +55,34 @@ impl<T: Element> Linear<T> {
         let block = (NUMBERS / inputs.saturating_add(outputs)).clamp(1, ROWS).min(output.len() / outputs);
         let blocks = output.as_slice_mut().expect("contiguous").par_chunks_mut(block * outputs);
         blocks.enumerate().for_each_init(
-            || [inputs, outputs].map(|width| Array2::<T::Accumulator>::zeros((block, width))),
+            || [inputs, outputs].map(|width| vec![T::Accumulator::ZERO; block * width]),
             |[input, sums], (index, output)| {
                 let _environment = FloatEnvironment::enter();
                 let count = output.len() / outputs;
-                let mut input = input.slice_mut(s![..count, ..]);
-                for (at, mut to) in input.rows_mut().into_iter().enumerate() {
-                    load(index * block + at, to.as_slice_mut().expect("contiguous"));
+                let (input, sums) = (&mut input[..count * inputs], &mut sums[..count * outputs]);
+                for at in 0..count {
+                    load(index * block + at, &mut input[at * inputs..][..inputs]);
                 }
-                let mut sums = sums.slice_mut(s![..count, ..]);
-                self.start(&mut sums);
-                let one = T::Accumulator::ONE;
-                general_mat_mul(one, &input, &self.weight, one, &mut sums);
-                output.iter_mut().zip(&sums).for_each(|(y, &sum)| *y = T::round(sum));
+                self.multiply(input, sums);
+                output.iter_mut().zip(sums).for_each(|(y, sum)| *y = T::round(*sum));
             },
         );
         Ok(output)
     }
 
-    /// What sums begin with: the bias, or 0.
-    fn start(&self, sums: &mut ArrayViewMut2<'_, T::Accumulator>) {
-        for mut row in sums.rows_mut() {
+    /// Rows of `in` numbers to rows of `out`.
+    fn multiply(&self, input: &[T::Accumulator], sums: &mut [T::Accumulator]) {
+        let (inputs, outputs) = self.weight.dim();
+        let count = sums.len() / outputs;
+        for row in sums.chunks_exact_mut(outputs) {
             match &self.bias {
-                Some(bias) => row.iter_mut().zip(bias).for_each(|(sum, &b)| *sum = b),
+                Some(bias) => row.copy_from_slice(bias),
                 None => row.fill(T::Accumulator::ZERO),
             }
         }
+        let input = ArrayView2::from_shape((count, inputs), input).expect("as many numbers");
+        let mut sums = ArrayViewMut2::from_shape((count, outputs), sums).expect("as many numbers");
+        let one = T::Accumulator::ONE;
+        general_mat_mul(one, &input, &self.weight, one, &mut sums);
     }
 }
