@@ -26,7 +26,7 @@ use crate::source::Source;
 use crate::terminal::Terminal;
 
 /// Queries and keys of a file that are shown where it is not said which: what fits 80 columns.
-const SHOWN: usize = 6;
+const SHOWN: [usize; 2] = [6, 5];
 /// Pairs of query and key whose every intermediate is kept.
 const MOST_PAIRS: usize = 1 << 26;
 /// A weight matrix with more numbers than this is not printed.
@@ -39,7 +39,7 @@ pub struct Arguments {
     input: Option<Source>,
 
     /// How many tokens the lesson has
-    #[arg(long, value_name = "N", default_value = "5", hide_default_value = false)]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     tokens: usize,
 
     /// How many numbers the lesson has for a token: 3; in the second lesson for a head: 8
@@ -250,18 +250,20 @@ impl Place {
         };
         below("--batch", batch, extents.batches)?;
         below("--head", arguments.head, extents.heads)?;
-        let most = |length: usize| 0..if whole { length } else { length.min(SHOWN) };
+        let most = |length: usize, shown: usize| 0..if whole { length } else { length.min(shown) };
         let queries = match (arguments.query, arguments.queries) {
             (Some(query), _) => {
                 below("--query", query, extents.len_query)?;
                 query..query + 1
             }
             (None, Some(span)) => span.within(extents.len_query, "--queries")?,
-            (None, None) => most(extents.len_query),
+            (None, None) => most(extents.len_query, SHOWN[0]),
         };
         let keys = match arguments.keys {
             Some(span) => span.within(extents.len_key, "--keys")?,
-            None => most(extents.len_key),
+            // One row is told whole.
+            None if arguments.query.is_some() => 0..extents.len_key,
+            None => most(extents.len_key, SHOWN[1]),
         };
         let pairs = queries.len().saturating_mul(extents.len_key);
         if pairs > MOST_PAIRS {
@@ -273,6 +275,20 @@ impl Place {
             );
         }
         Ok(Self { whole, batch, head: arguments.head, queries, keys })
+    }
+
+    /// `batch 0, head 2, queries 3:9 of 319, keys 0:5 of 319`
+    fn words<T: Number>(&self, request: &Request<'_, T>) -> String {
+        let Self { batch, head, queries, keys, .. } = self;
+        let extents = &request.extents;
+        let shared = match extents.heads / extents.key_heads.max(1) {
+            group if group > 1 => format!(" (which reads key head {})", head / group),
+            _ => String::new(),
+        };
+        format!(
+            "batch {batch}, head {head}{shared}, queries {}:{} of {}, keys {}:{} of {}",
+            queries.start, queries.end, extents.len_query, keys.start, keys.end, extents.len_key
+        )
     }
 
     fn trace<T: Number>(
@@ -326,8 +342,11 @@ fn scene<'t, T: Number>(
         embedding: embedding(request, place.batch)?,
         scale: match settings.scale {
             _ if unscaled => Scale::LeftOut,
-            Some(scale) => Scale::Given(scale),
-            None => Scale::Default,
+            // A file may say the default.
+            Some(scale) if (scale * (extents.dim.max(1) as f64).sqrt() - 1.0).abs() > 1e-6 => {
+                Scale::Given(scale)
+            }
+            _ => Scale::Default,
         },
         softcap: settings.softcap,
         masks: causal.into_iter().chain(bounds.iter().map(Bound::line)).map(sentence).collect(),
@@ -374,17 +393,7 @@ fn introduction<T: Number>(request: &Request<'_, T>, lesson: Option<&Lesson>, pl
     if !request.input.settings.notes.is_empty() {
         words += &format!("metadata {}\n", request.input.settings.notes.join("; "));
     }
-    let Place { batch, head, queries, keys, .. } = place;
-    let extents = &request.extents;
-    let span = |range: &Range<usize>| format!("{}:{}", range.start, range.end);
-    words
-        + &format!(
-            "shown    batch {batch}, head {head}, queries {} of {}, keys {} of {}\n\n",
-            span(queries),
-            extents.len_query,
-            span(keys),
-            extents.len_key
-        )
+    words + &format!("shown    {}\n\n", place.words(request))
 }
 
 fn what_for(comparisons: &[Comparison]) -> String {

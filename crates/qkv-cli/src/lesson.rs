@@ -167,8 +167,8 @@ impl Lesson {
         match &self.kind {
             Kind::First { tokens, dim } => format!(
                 "The first lesson: {}, each of them {}. X is drawn by rand({tokens}, {dim}), then W_q, W_k and W_v by \
-                 randn({dim}, {dim}): the numbers that PyTorch draws after torch.manual_seed({seed}). Try your own tokens \
-                 with --words \"the cat sat\" or --x \"1 0; 0 1; 1 1\".",
+                 randn({dim}, {dim}): the numbers that PyTorch draws after torch.manual_seed({seed}). Tokens of your own: \
+                 --words or --x.",
                 show::count(*tokens, "token"),
                 show::count(*dim, "number"),
             ),
@@ -245,7 +245,7 @@ fn shape<T: Number>(request: &Request<'_, T>, trace: &Trace<f64, IxDyn>) -> Chec
     let mut wanted = request.arrays.query.shape().to_vec();
     *wanted.last_mut().expect("two axes at least") = request.extents.dim_value;
     let got = trace.output.shape();
-    let what = format!("the output is {}, a row of a value's numbers for each query", show::shape(got));
+    let what = format!("the output is {}: for each query a row as long as a value", show::shape(got));
     Check { name: "shape", what, passed: got == wanted }
 }
 
@@ -300,8 +300,8 @@ fn no_leak<T: Number>(
         same &= past(&output).iter().zip(&past(&whole)).all(|(a, b)| a.to_bits() == b.to_bits());
     }
     let what = format!(
-        "{} of weight exactly 0; NaN put into every key and value of the future changes no bit",
-        show::count(future.len(), "pair").replace("pairs", "future pairs").replace("pair ", "future pair ")
+        "{} of the future have weight 0, exactly; NaN in place of every future key and value changes no bit",
+        show::count(future.len(), "pair")
     );
     Ok(Check { name: "no leak", what, passed: zero && same })
 }
@@ -320,7 +320,7 @@ fn fast_path<T: Number>(request: &Request<'_, T>, threads: &Threads) -> anyhow::
     }
     let limit = error_limit::<T>(plain.error, ours.largest);
     let what = format!(
-        "the {path} path gives what the five steps give in f64: largest error {}, limit {}",
+        "the engine's fast path ({path}) gives what the five steps give in f64: largest error {}, limit {}",
         show::error(ours.error),
         show::error(limit)
     );

@@ -1,6 +1,6 @@
 //! Where words go: results to stdout, warnings and errors to stderr.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 
@@ -17,9 +17,10 @@ impl Terminal {
         Self { out: io::stdout(), goes_on, closed: false }
     }
 
-    /// Whether stdout is a terminal that shows colours, and the user has not asked for none (`NO_COLOR`).
+    /// Whether stdout is a terminal that shows colours, and the user has not asked for none (`NO_COLOR`). A pipe never
+    /// gets any.
     pub fn has_colours() -> bool {
-        AutoStream::choice(&io::stdout()) != ColorChoice::Never
+        io::stdout().is_terminal() && AutoStream::choice(&io::stdout()) != ColorChoice::Never
     }
 
     /// A line on stderr for what is not wrong but odd.

@@ -256,13 +256,10 @@ fn projections(scene: &Scene<'_>) -> [Step; 3] {
 
 fn scores(scene: &Scene<'_>) -> Step {
     let matrix = scene.matrix(&scene.trace.scores);
-    let fits = largest_of_row(&matrix, scene.shown_row());
+    let query = scene.noted_query();
+    let fits = largest_of_row(&matrix, query - scene.first_query);
     let best = fits.map_or(String::new(), |(key, score)| {
-        format!(
-            " Of all keys, {} fits {} best: {score:.4}.",
-            scene.key_name(key),
-            scene.query_name(scene.queries.start)
-        )
+        format!(" Of all keys, {} fits {} best: {score:.4}.", scene.key_name(key), scene.query_name(query))
     });
     Step {
         name: "scores",
@@ -294,9 +291,9 @@ fn scaled(scene: &Scene<'_>) -> Step {
         Scale::Default => (
             format!("scaled = scores / √{dim}"),
             format!(
-                "A dot product is a sum of d products (here d = {dim}), so it grows with d; large scores would make \
-                 softmax pick one key and forget the others. {variances}: 1/{dim} of it, for √{dim} was divided by. The \
-                 order of the keys stays."
+                "A dot product is a sum of d products (here d = {dim}), so it grows with d, and large scores would make \
+                 softmax pick one key and forget the others. {variances}: dividing by √{dim} divides it by {dim}. Which \
+                 key fits best stays as it was."
             ),
         ),
         Scale::Given(scale) => (
@@ -351,20 +348,19 @@ fn masked(scene: &Scene<'_>) -> Step {
                 .to_string()
         }
         (false, false) => format!("{words} Nothing is hidden: every query may attend every key (■)."),
-        (true, _) => format!(
-            "{words} Where a query may not look (·), its score becomes -∞. Since e to the power of -∞ is 0, that weight \
-             will be exactly 0, whatever the key and the value hold."
-        ),
+        (true, _) => {
+            let hidden = scene.trace.masked.iter().filter(|&&s| s == f64::NEG_INFINITY).count();
+            format!(
+                "{words} Where a query may not look (·), its score becomes -∞. Since e to the power of -∞ is 0, that \
+                 weight will be exactly 0, whatever the key and the value hold. {hidden} of {} are hidden.",
+                show::count(scene.trace.masked.len(), "pair")
+            )
+        }
     };
     Step {
         name: "masked",
         title: "Step 3: mask",
-        formula: if scene.masks.is_empty() {
-            "masked = scaled"
-        } else {
-            "masked = scaled, and -∞ where hidden"
-        }
-        .to_string(),
+        formula: masking_formula(scene),
         shapes: format!("{shape} → {shape}"),
         values: scene.pairs_of(&scene.trace.masked),
         columns_are_keys: true,
@@ -373,14 +369,24 @@ fn masked(scene: &Scene<'_>) -> Step {
     }
 }
 
+fn masking_formula(scene: &Scene<'_>) -> String {
+    let before = if scene.softcap.is_some() { "softcapped" } else { "scaled" };
+    let pairs = || scene.trace.softcapped.iter().zip(&scene.trace.masked);
+    let biased =
+        pairs().any(|(before, after)| *after != f64::NEG_INFINITY && after != before && !before.is_nan());
+    let bias = if biased { " + bias" } else { "" };
+    let hidden = if scene.sees_all() { "" } else { ", and -∞ where hidden" };
+    format!("masked = {before}{bias}{hidden}")
+}
+
 fn weights(scene: &Scene<'_>) -> Step {
     let shape = scene.shapes.scores();
     let matrix = scene.matrix(&scene.trace.weights);
-    let row = scene.shown_row();
-    let query = scene.query_name(scene.queries.start);
+    let row = scene.noted_query() - scene.first_query;
+    let query = scene.query_name(scene.noted_query());
     let most = match largest_of_row(&matrix, row).filter(|&(_, weight)| weight > 0.0) {
         Some((key, weight)) => format!(
-            " {} attends {} most ({weight:.4}), and all in all as many keys as {:.1} that shared its attention evenly.",
+            " {} attends {} most ({weight:.4}); its attention is spread as if over {:.1} keys of equal weight.",
             capitalized(&query),
             scene.key_name(key),
             libm::exp(entropy(matrix.row(row).iter().copied())),
@@ -391,14 +397,14 @@ fn weights(scene: &Scene<'_>) -> Step {
     Step {
         name: "weights",
         title: "Step 4: softmax",
-        formula: "weights = softmax(masked), row by row".to_string(),
+        formula: "weights = softmax(masked): e^score / the row's sum".to_string(),
         shapes: format!("{shape} → {shape}"),
         values: scene.pairs_of(&scene.trace.weights),
         columns_are_keys: true,
         rows_are_queries: true,
         note: format!(
-            "softmax takes e to the power of each score and divides by the row's sum: no weight is below 0, a higher \
-             score has more weight, and {}.{most}",
+            "No weight is below 0, a higher score has more weight, and {}: each row says how a query shares out its \
+             attention.{most}",
             row_sums(&scene.trace.weights)
         ),
     }
@@ -422,12 +428,12 @@ fn row_sums(weights: &ArrayD<f64>) -> String {
 }
 
 fn output(scene: &Scene<'_>) -> Step {
-    let row = scene.shown_row();
+    let row = scene.noted_query() - scene.first_query;
     let weights = scene.matrix(&scene.trace.weights);
     let sum = weights.nrows().checked_sub(1).map_or(String::new(), |_| {
         format!(
             " Row {}: {}. Compare it with the plain average of step 0: what has changed is whom the query listens to.",
-            scene.queries.start,
+            scene.noted_query(),
             weighted_sum(weights.row(row).iter().copied())
         )
     });
@@ -467,9 +473,13 @@ impl Scene<'_> {
         self.trace.masked.iter().all(|&s| s != f64::NEG_INFINITY)
     }
 
-    /// The first query that is shown, as a row of the trace.
-    pub(crate) fn shown_row(&self) -> usize {
-        self.queries.start - self.first_query
+    /// The query that notes speak of: the first that is shown; with a mask the last, since the first may see but one key.
+    fn noted_query(&self) -> usize {
+        if self.sees_all() {
+            self.queries.start
+        } else {
+            self.queries.end.saturating_sub(1).max(self.queries.start)
+        }
     }
 
     /// The matrix of the plane that is printed, with all rows and keys of the trace.

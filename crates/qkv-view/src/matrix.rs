@@ -8,6 +8,8 @@ use crate::show::{EDGE, Style, WIDTH};
 
 /// More rows than this are shown in part.
 const MOST_ROWS: usize = 20;
+/// Columns of a row's name, at most.
+const LONGEST_NAME: usize = 16;
 const OPENING: &str = "tensor([";
 
 /// A matrix and how it is printed.
@@ -45,7 +47,7 @@ impl<'a> Matrix<'a> {
 
     /// At most 80 columns of text. Of a matrix that does not fit, beginnings and ends are shown.
     pub fn lines(&self) -> Vec<String> {
-        let names = self.row_names.iter().map(|name| name.width()).max();
+        let names = self.row_names.iter().map(|name| name.width().min(LONGEST_NAME)).max();
         let beside = names.map_or(0, |width| "  # ".len() + width);
         let rows = Shown::new(self.values.nrows(), MOST_ROWS);
         let all_columns: Vec<usize> = (0..self.values.ncols()).collect();
@@ -69,7 +71,8 @@ impl<'a> Matrix<'a> {
                 Some(row) => {
                     let cells: Vec<_> =
                         columns.0.iter().map(|column| self.cell(&style, largest, *row, *column)).collect();
-                    let name = self.row_names.get(*row).map(|name| format!("  # {name}"));
+                    let name =
+                        self.row_names.get(*row).map(|name| format!("  # {}", cut(name, LONGEST_NAME)));
                     // The names begin in one column.
                     let gap = if name.is_some() && index != last { " " } else { "" };
                     format!("{opening}[{}]{closing}{gap}{}", cells.join(", "), name.unwrap_or_default())
@@ -129,23 +132,23 @@ impl Shown {
 
 /// A text in exactly `width` columns, on the right; cut where it is longer.
 pub(crate) fn fitted(text: &str, width: usize) -> String {
-    let mut cut = String::new();
-    let mut taken = 0;
-    let whole = text.width() <= width;
-    let room = if whole { width } else { width.saturating_sub(1) };
+    let text = cut(text, width);
+    format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// A text in at most `width` columns.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_string();
+    }
+    let mut kept = String::new();
     for letter in text.chars() {
-        let own = letter.width().unwrap_or(0);
-        if taken + own > room {
+        if kept.width() + letter.width().unwrap_or(0) >= width {
             break;
         }
-        cut.push(letter);
-        taken += own;
+        kept.push(letter);
     }
-    if !whole && width > 0 {
-        cut.push('…');
-        taken += 1;
-    }
-    format!("{}{cut}", " ".repeat(width.saturating_sub(taken)))
+    kept + if width > 0 { "…" } else { "" }
 }
 
 /// The colours of a cell, given its share of the largest magnitude; none for what is no number or nearly 0.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ndarray::ArrayD;
-use textwrap::Options;
+use textwrap::{Options, WordSplitter};
 use unicode_width::UnicodeWidthStr;
 
 use crate::explain::{Embedding, Scene, Step};
@@ -21,14 +21,19 @@ pub fn heading(title: &str) -> String {
 
 /// Words in lines of at most 80 columns.
 pub fn wrapped(words: &str) -> String {
-    textwrap::fill(words, Options::new(WIDTH).break_words(false))
+    textwrap::fill(words, lines())
+}
+
+/// Lines break between words and nowhere else.
+fn lines<'o>() -> Options<'o> {
+    Options::new(WIDTH).break_words(false).word_splitter(WordSplitter::NoHyphenation)
 }
 
 /// Words that begin behind a label and go on below themselves.
 pub fn hanging(label: &str, words: &str) -> String {
     let margin = " ".repeat(label.width() + 2);
     let label = format!("{label}  ");
-    textwrap::fill(words, Options::new(WIDTH).initial_indent(&label).subsequent_indent(&margin))
+    textwrap::fill(words, lines().initial_indent(&label).subsequent_indent(&margin))
 }
 
 /// The whole explanation, from the embeddings to the output.
@@ -64,13 +69,15 @@ fn embeddings(scene: &Scene<'_>, embedding: &Embedding, shaded: bool) -> String 
 
 fn section(scene: &Scene<'_>, step: &Step, shaded: bool) -> String {
     let mut parts = vec![format!("{}\n{}", heading(step.title), sides(&step.formula, &step.shapes))];
-    parts.extend(weight_of(scene, step, shaded));
+    let weight = weight_of(scene, step, shaded);
+    let name = if weight.is_some() { format!("{} =\n", step.name.to_uppercase()) } else { String::new() };
+    parts.extend(weight);
     // The scores that a mask leaves as they are have been printed already.
     if step.name == "masked" {
         parts.extend(drawn_mask(scene, &step.values));
     }
     if step.name != "masked" || !scene.masks.is_empty() {
-        parts.push(matrix(scene, step, shaded));
+        parts.push(name + &matrix(scene, step, shaded));
     }
     parts.push(wrapped(&step.note));
     parts.join("\n\n") + "\n\n"
@@ -94,13 +101,7 @@ fn weight_of(scene: &Scene<'_>, step: &Step, shaded: bool) -> Option<String> {
         _ => return None,
     };
     let lines = Matrix::new(weight.view()).shaded(shaded).lines();
-    Some(format!(
-        "W_{} {}\n{}\n\n{} =",
-        step.name,
-        show::shape(weight.shape()),
-        lines.join("\n"),
-        step.name.to_uppercase()
-    ))
+    Some(format!("W_{} =\n{}", step.name, lines.join("\n")))
 }
 
 fn matrix(scene: &Scene<'_>, step: &Step, shaded: bool) -> String {
