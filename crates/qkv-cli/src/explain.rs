@@ -393,7 +393,7 @@ fn introduction<T: Number>(request: &Request<'_, T>, lesson: Option<&Lesson>, pl
     if !request.input.settings.notes.is_empty() {
         words += &format!("metadata {}\n", request.input.settings.notes.join("; "));
     }
-    words + &format!("shown    {}\n\n", place.words(request))
+    words + &text::hanging("shown  ", &place.words(request)) + "\n\n"
 }
 
 fn what_for(comparisons: &[Comparison]) -> String {

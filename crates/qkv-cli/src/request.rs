@@ -203,7 +203,11 @@ pub fn layer<T: Number>(weights: &[(String, Array)], options: &AttentionOptions)
     }
     let weights = weights.iter().map(|(name, array)| Ok((name.as_str(), typed(&array.tensor)?.view())));
     let weights = weights.collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Layer::from_arrays(weights, options.heads)?)
+    Layer::from_arrays(weights, options.heads).map_err(|error| match &error {
+        // It is an option here.
+        qkv::Error::Value { argument: "heads", .. } => anyhow::anyhow!("--{error}"),
+        _ => error.into(),
+    })
 }
 
 /// The elements of a tensor that has them of this type.
@@ -244,14 +248,14 @@ fn explained(input: &Input, layout: Layout, error: qkv::Error) -> anyhow::Error 
 /// An output or a matrix as `(batch, head, query, number)`.
 pub fn four_axes<O: Clone>(array: ArrayD<O>, extents: &Extents) -> anyhow::Result<Array4<O>> {
     let last = array.shape().last().copied().unwrap_or(1);
-    let queries = array.shape()[extents.rank - 2];
+    let queries = array.shape()[array.ndim() - 2];
     Ok(array.into_shape_with_order((extents.batches, extents.heads, queries, last))?)
 }
 
 /// The same of a view.
 pub fn view_four_axes<'b, O>(array: &'b ArrayD<O>, extents: &Extents) -> anyhow::Result<ArrayView4<'b, O>> {
     let last = array.shape().last().copied().unwrap_or(1);
-    let queries = array.shape()[extents.rank - 2];
+    let queries = array.shape()[array.ndim() - 2];
     let view = array.view().into_shape_with_order((extents.batches, extents.heads, queries, last));
     match view {
         Ok(view) => Ok(view),

@@ -81,6 +81,38 @@ fn the_model_comes_out_as_expected() {
     assert!(apart(&read(&out, "lse"), &read(&file, "expected_lse")) <= 1e-5);
 }
 
+#[test]
+fn a_layer_is_projected_attended_and_put_together() {
+    let place = Place::new();
+    let [x, w_q, w_k, w_v, w_o] =
+        [(2, 5, 6), (0, 6, 8), (0, 6, 4), (0, 6, 6), (0, 12, 3)].map(|(batch, rows, columns)| {
+            let shape = if batch > 0 { vec![batch, rows, columns] } else { vec![rows, columns] };
+            numbers(ndarray::IxDyn(&shape), (rows * columns) as u32)
+        });
+    let b_v = numbers(ndarray::IxDyn(&[6]), 9);
+    let named = [("x", &x), ("W_q", &w_q), ("W_k", &w_k), ("W_v", &w_v), ("W_o", &w_o), ("b_v", &b_v)];
+    let arrays: Vec<_> = named.iter().map(|(name, array)| (*name, array.view().into())).collect();
+    let input = place.write("layer.safetensors", &arrays);
+    let out = place.path("out.npy");
+    // 4 heads of 2 numbers; 2 key heads of 2 numbers, with values of 3.
+    let ran = qkv!("attend", input, "--heads", "4", "--causal", "-o", out);
+    for words in
+        ["embeddings, projected", "4 query heads, 2 key heads", "W_o (12, 3)", "b_v (6,)", "out (2, 5, 3)"]
+    {
+        assert!(ran.succeeded().out.contains(words), "no {words:?} in {}", ran.out);
+    }
+    let weights = named[1..].iter().map(|(name, array)| (*name, array.view()));
+    let layer = qkv::Layer::from_arrays(weights, Some(4)).expect("it fits");
+    let wanted = layer.forward(&Attention::new().causal(Alignment::TopLeft), x.view()).expect("it fits");
+    same(&out, "out", wanted);
+    let object = qkv!("attend", input, "--heads", "4", "--json").succeeded().json();
+    assert_eq!(
+        object["shapes"],
+        serde_json::json!({ "q": [2, 4, 5, 2], "k": [2, 2, 5, 2], "v": [2, 2, 5, 3], "out": [2, 5, 3] })
+    );
+    assert!(object["inputs"]["W_o"].is_string(), "{object}");
+}
+
 fn same<T: qkv_io::Element>(path: &std::path::Path, name: &str, wanted: ArrayD<T>) {
     assert_eq!(read::<T>(path, name), wanted, "{name} of {}", path.display());
 }

@@ -15,6 +15,67 @@ fn real_data_passes() {
 }
 
 #[test]
+fn a_layer_of_torch_passes_and_keeps_the_error_law() {
+    for (file, heads) in [("torch-mha", "4"), ("torch-mha-causal", "3")] {
+        let ran = qkv!("check", data(&format!("{file}.safetensors")), "--heads", heads);
+        for words in ["the layer in f64", "the file's expected", "\nverdict  pass: 21 checks"] {
+            assert!(ran.succeeded().out.contains(words), "no {words:?} in {}", ran.out);
+        }
+    }
+    // Other heads, or no causal order, are another layer.
+    let causal = data("torch-mha-causal.safetensors");
+    for words in [["--heads", "4", "--causal=top-left"], ["--heads", "3", "--causal=none"]] {
+        let ran = qkv!("check", causal, words[0], words[1], words[2]);
+        assert_eq!(ran.status, Some(1), "{} {}", ran.out, ran.err);
+        assert!(ran.out.contains("\nverdict  FAIL: 1 of 21 checks"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn projections_of_the_lesson_are_checked() {
+    let file = data("lesson-seed42.safetensors");
+    let out = qkv!("check", file).out;
+    assert_eq!(out.matches("x times its weights").count(), 3, "{out}");
+    let place = Place::new();
+    let arrays: Vec<(&str, ArrayD<f32>)> = ["X", "W_q", "W_k", "W_v", "Q", "K", "V"]
+        .map(|name| {
+            let mut array: ArrayD<f32> = common::read(&file, name);
+            if name == "W_k" {
+                array[[2, 1]] += 1e-4;
+            }
+            (name, array)
+        })
+        .into();
+    let views: Vec<_> = arrays.iter().map(|(name, array)| (*name, array.view().into())).collect();
+    let ran = qkv!("check", place.write("fault.npz", &views));
+    assert_eq!(ran.status, Some(1));
+    let failed: Vec<_> = ran.out.lines().filter(|line| line.ends_with("FAIL")).collect();
+    assert!(
+        failed.len() == 1 && failed[0].starts_with("k ") && failed[0].contains("the file's K"),
+        "{}",
+        ran.out
+    );
+    // Without Q, K and V they are made, and the layer as a whole is held against f64.
+    let out = qkv!("check", place.write("made.npz", &views[..4])).out;
+    assert!(out.contains("the layer in f64") && out.contains("embeddings, projected"), "{out}");
+}
+
+#[test]
+fn a_large_layer_is_checked_on_some_rows() {
+    let place = Place::new();
+    let [x, w] = [numbers((2000, 64), 1), numbers((64, 64), 2).mapv(|w| w / 8.0)];
+    let arrays = [
+        ("x", x.view().into()),
+        ("w_q", w.view().into()),
+        ("w_k", w.view().into()),
+        ("w_v", w.view().into()),
+    ];
+    let ran = qkv!("check", place.write("large.npz", &arrays), "--heads", "4", "--causal");
+    assert!(ran.succeeded().out.contains("large, so not all"), "{}", ran.out);
+    assert!(ran.out.contains("the layer in f64"), "{}", ran.out);
+}
+
+#[test]
 fn json_names_each_path_and_oracle() {
     let ran = qkv!("check", data("lesson-seed42.safetensors"), "--json", "--threads", "2");
     let object = ran.succeeded().json();
@@ -117,7 +178,7 @@ fn expected_output_is_in_the_layout_of_the_input() {
 #[test]
 fn a_large_input_is_checked_on_some_rows_and_says_so() {
     let place = Place::new();
-    let x = numbers((1, 2, 400, 64), 1).mapv(f64::from);
+    let x = numbers((2, 400, 64), 1).mapv(f64::from);
     let input = place.write("large.npz", &[("x", x.view().into())]);
     for words in [
         ["--causal", "--alibi"],

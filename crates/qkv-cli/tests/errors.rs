@@ -115,11 +115,29 @@ fn missing_and_doubtful_arrays_are_named() {
     qkv!("attend", "-q", q, "-k", input, "-v", input).refused(&["no array \"nothing\""]);
     let q = format!("{}:q", input.display());
     qkv!("attend", "-q", q).refused(&["no k, no v", "-k"]);
-    let torch = place.write("torch.safetensors", &[("x", view()), ("in_proj_weight", view())]);
-    qkv!("attend", torch).refused(&["in_proj_weight", "projections", "not support"]);
-    let lesson = place
-        .write("lesson.safetensors", &[("X", view()), ("W_q", view()), ("W_k", view()), ("W_v", view())]);
-    qkv!("check", lesson).refused(&["W_q, W_k, W_v", "projections", "not support"]);
+}
+
+#[test]
+fn layers_that_do_not_fit_are_explained() {
+    let place = Place::new();
+    let [x, wide, w, packed] =
+        [numbers((3, 4), 1), numbers((3, 5), 1), numbers((4, 4), 2), numbers((12, 4), 3)];
+    let half = w.mapv(qkv::f16::from_f32);
+    let layer = |name: &str, x: &ndarray::Array2<f32>, value: &str| {
+        let half = [("W_v", half.view().into())];
+        let value = if value == "half" { &half } else { &[(value, w.view().into())] };
+        let [w_q, w_k] = ["W_q", "W_k"].map(|name| (name, w.view().into()));
+        place.write(name, &[&[("X", x.view().into()), w_q, w_k], &value[..]].concat())
+    };
+    let torch =
+        place.write("torch.safetensors", &[("x", x.view().into()), ("in_proj_weight", packed.view().into())]);
+    qkv!("attend", torch).refused(&["torch.safetensors", "--heads", "in_proj_weight"]);
+    qkv!("attend", torch, "--heads", "3").refused(&["in_proj_weight", "--heads", "3"]);
+    qkv!("attend", torch, "--heads", "2", "--layout", "bshd").refused(&["--layout bshd", "no head axis"]);
+    qkv!("attend", layer("part.npz", &x, "b_q")).refused(&["part.npz", "w_v"]);
+    qkv!("check", layer("wide.npz", &wide, "W_v")).refused(&["wide.npz", "x", "(3, 5)"]);
+    qkv!("check", layer("half.npz", &x, "half")).refused(&["W_v is f16", "one dtype"]);
+    qkv!("explain", layer("mask.npz", &x, "W_v"), "--key-lengths", "4").refused(&["--key-lengths", "4"]);
 }
 
 #[test]
