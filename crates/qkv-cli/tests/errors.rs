@@ -132,7 +132,7 @@ fn layers_that_do_not_fit_are_explained() {
     let torch =
         place.write("torch.safetensors", &[("x", x.view().into()), ("in_proj_weight", packed.view().into())]);
     qkv!("attend", torch).refused(&["torch.safetensors", "--heads", "in_proj_weight"]);
-    qkv!("attend", torch, "--heads", "3").refused(&["in_proj_weight", "--heads", "3"]);
+    qkv!("attend", torch, "--heads", "3").refused(&["in_proj_weight", "3 heads"]);
     qkv!("attend", torch, "--heads", "2", "--layout", "bshd").refused(&["--layout bshd", "no head axis"]);
     qkv!("attend", layer("part.npz", &x, "b_q")).refused(&["part.npz", "w_v"]);
     qkv!("check", layer("wide.npz", &wide, "W_v")).refused(&["wide.npz", "x", "(3, 5)"]);

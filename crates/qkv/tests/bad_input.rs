@@ -296,7 +296,23 @@ fn a_row_that_does_not_exist_has_no_reference() {
     for (row, shown) in [((1, 0, 0), "(1, 0, 0)"), ((0, 2, 0), "(0, 2, 0)"), ((0, 0, 6), "(0, 0, 6)")] {
         let reference = attention.call(q.view(), k.view(), v.view()).reference(&[(0, 1, 5), row]);
         says(reference, &format!("rows: got {shown}, want (batch, head, query) below (1, 2, 6)"));
+        let influence = attention.call(q.view(), k.view(), v.view()).influence(row);
+        says(influence, &format!("rows: got {shown}, want (batch, head, query) below (1, 2, 6)"));
     }
+}
+
+#[test]
+fn a_head_or_queries_that_do_not_exist_have_no_trace() {
+    let [q, k, v] = grids::<f32>(BASE);
+    let attention = Attention::new();
+    let trace = |head, queries| attention.call(q.view(), k.view(), v.view()).trace_head(head, queries);
+    says(trace((1, 0), 0..6), "batch: got 1, want a number below 1");
+    says(trace((0, 2), 0..6), "head: got 2, want a number below 2");
+    says(trace((0, 0), 3..7), "queries: got 3..7, want a range within 0..6");
+    #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
+    let reversed = 5..3;
+    says(trace((0, 0), reversed), "queries: got 5..3, want a range within 0..6");
+    assert_eq!(trace((0, 1), 6..6).unwrap().scores.len(), 0);
 }
 
 /// `array` repeated along an axis of length 1 without memory, as a caller's `broadcast` or `expand` does.
