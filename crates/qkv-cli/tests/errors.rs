@@ -123,7 +123,7 @@ fn layers_that_do_not_fit_are_explained() {
     let [x, wide, w, packed] =
         [numbers((3, 4), 1), numbers((3, 5), 1), numbers((4, 4), 2), numbers((12, 4), 3)];
     let half = w.mapv(qkv::f16::from_f32);
-    let layer = |name: &str, x: &ndarray::Array2<f32>, value: &str| {
+    let layer = |name: &str, x: &Array2<f32>, value: &str| {
         let half = [("W_v", half.view().into())];
         let value = if value == "half" { &half } else { &[(value, w.view().into())] };
         let [w_q, w_k] = ["W_q", "W_k"].map(|name| (name, w.view().into()));
