@@ -221,7 +221,8 @@ impl<'a> Attention<'a> {
         self.call(query, key, value).run_into(output)
     }
 
-    /// Every intermediate, named: see [`Trace`]. It takes memory for five matrices of every pair.
+    /// Every intermediate, named: see [`Trace`]. It takes memory for five matrices of every pair, and computes `q · k` anew
+    /// for each of them.
     ///
     /// ```
     /// use ndarray::array;
@@ -373,27 +374,28 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn trace(&self) -> Result<Trace<T, D>, Error> {
-        trace::whole(&self.problem()?, [self.query.view(), self.key.view(), self.value.view()])
+    pub fn trace(self) -> Result<Trace<T, D>, Error> {
+        let problem = self.problem()?;
+        trace::whole(&problem, [self.query, self.key, self.value], self.progress)
     }
 
     /// Every intermediate, named, of some queries of one head: `query` is `(queries, dim)`, `key` `(len_key, dim)`, the
     /// scores `(queries, len_key)`, bit for bit the rows of [`trace`](Self::trace). The batch is counted flat over all
-    /// batch axes. Memory and work are those of these rows alone.
+    /// batch axes. Memory and work are those of these rows, and of the head's keys and values.
     ///
     /// # Errors
     /// As [`run`](Self::run), and if the batch, the head or a query does not exist.
     pub fn trace_head(
-        &self,
+        self,
         (batch, head): (usize, usize),
         queries: Range<usize>,
     ) -> Result<Trace<T, Ix2>, Error> {
-        trace::head(self.problem()?, (batch, head), queries)
+        trace::head(self.problem()?, (batch, head), queries, self.progress)
     }
 
     /// How much each key matters to one query: how far, as an L2 norm, the row's output would move if that key were
     /// deleted; 0 for a masked key. Deleting the only key leaves the zero row. `(batch, head, query)`, the batch counted
-    /// flat over all batch axes; one number for each key, exact and without a second run.
+    /// flat over all batch axes; one number for each key, in f64 and without another call. Progress is not reported.
     ///
     /// # Errors
     /// As [`run`](Self::run), and if the row does not exist.

@@ -1,5 +1,7 @@
 //! How much a key matters to a query: what its deletion would do to the output.
 
+use ndarray::ArrayView2;
+
 use crate::element::{Element, Real};
 use crate::problem::{Problem, Stage};
 use crate::scalar;
@@ -15,37 +17,61 @@ pub(crate) fn influence<T: Element>(
     let _environment = FloatEnvironment::enter();
     let terms = &problem.terms;
     let score = |key| scalar::score(problem, Pair { batch, head, query, key }, Stage::Masked);
-    let scores: Vec<Option<f64>> = (0..terms.len_key).map(|key| score(key).map(Real::to_f64)).collect();
-    let sink = terms.sink::<T::Accumulator>(head).map(Real::to_f64);
-    let values = problem.value.get(batch, terms.key_head(head));
-    let value = |key: usize| values.row(key).into_iter().map(|v| v.widen().to_f64());
-
-    // The output and the weights, without one of the keys or with all.
-    let attend = |without: Option<usize>| {
-        let visible = || {
-            (0..scores.len()).filter(|&key| Some(key) != without).filter_map(|key| Some((key, scores[key]?)))
-        };
-        let max = visible().map(|(_, s)| s).chain(sink).fold(f64::NEG_INFINITY, f64::max);
-        let share = |s: f64| libm::exp(s - max);
-        let sum: f64 = visible().map(|(_, s)| s).chain(sink).map(share).sum();
-        let mut output = vec![0.0; terms.dim_value];
-        for (key, s) in visible() {
-            let weight = share(s) / sum;
-            output.iter_mut().zip(value(key)).for_each(|(o, v)| *o += weight * v);
-        }
-        (output, max, sum)
+    let row = Row {
+        scores: (0..terms.len_key).map(|key| score(key).map(Real::to_f64)).collect(),
+        sink: terms.sink::<T::Accumulator>(head).map(Real::to_f64),
+        values: problem.value.get(batch, terms.key_head(head)),
     };
-    let (output, max, sum) = attend(None);
-    let norm = |differences: &mut dyn Iterator<Item = f64>| differences.map(|d| d * d).sum::<f64>().sqrt();
+    let whole = row.attend(None);
     let moved = |key: usize, s: f64| {
-        let weight = libm::exp(s - max) / sum;
-        if weight <= 0.5 {
-            let away = norm(&mut value(key).zip(&output).map(|(v, o)| v - o));
-            return weight / (1.0 - weight) * away;
+        let weight = libm::exp(s - whole.max) / whole.sum;
+        if weight > 0.5 {
+            // 1 - p has lost its digits: the row once more, without this key. There is but one such key.
+            return distance(row.attend(Some(key)).output.into_iter(), &whole.output);
         }
-        // 1 - p has lost its digits: the row once more, without this key.
-        let (rest, ..) = attend(Some(key));
-        norm(&mut rest.iter().zip(&output).map(|(rest, o)| o - rest))
+        weight / (1.0 - weight) * distance(row.value(key), &whole.output)
     };
-    scores.iter().enumerate().map(|(key, s)| s.map_or(0.0, |s| moved(key, s))).collect()
+    row.scores.iter().enumerate().map(|(key, s)| s.map_or(0.0, |s| moved(key, s))).collect()
+}
+
+/// One row's keys.
+struct Row<'r, 'a, T> {
+    /// `None` where masked.
+    scores: Vec<Option<f64>>,
+    sink: Option<f64>,
+    /// `(len_key, dim_value)`
+    values: &'r ArrayView2<'a, T>,
+}
+
+/// What comes of it.
+struct Attended {
+    max: f64,
+    sum: f64,
+    output: Vec<f64>,
+}
+
+impl<T: Element> Row<'_, '_, T> {
+    fn value(&self, key: usize) -> impl Iterator<Item = f64> + '_ {
+        self.values.row(key).into_iter().map(|v| v.widen().to_f64())
+    }
+
+    /// Over all keys, or all but one.
+    fn attend(&self, without: Option<usize>) -> Attended {
+        let others = (0..self.scores.len()).filter(|&key| Some(key) != without);
+        let visible: Vec<(usize, f64)> = others.filter_map(|key| Some((key, self.scores[key]?))).collect();
+        let scores = || visible.iter().map(|&(_, s)| s).chain(self.sink);
+        let max = scores().fold(f64::NEG_INFINITY, f64::max);
+        let sum = scores().map(|s| libm::exp(s - max)).sum();
+        let mut output = vec![0.0; self.values.ncols()];
+        for (key, s) in visible {
+            let weight = libm::exp(s - max) / sum;
+            output.iter_mut().zip(self.value(key)).for_each(|(o, v)| *o += weight * v);
+        }
+        Attended { max, sum, output }
+    }
+}
+
+/// The length of a difference.
+fn distance(from: impl Iterator<Item = f64>, to: &[f64]) -> f64 {
+    from.zip(to).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
 }

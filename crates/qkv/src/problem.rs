@@ -121,6 +121,15 @@ struct Shapes {
 }
 
 impl<'a, T: Element> Problem<'a, T> {
+    /// For rows of single heads: decode is cut for whole groups of heads, so another path serves them. The bits are the
+    /// same.
+    pub(crate) fn for_single_heads(mut self) -> Self {
+        if self.terms.path != Some(Path::Scalar) {
+            self.terms.path = Some(Path::Prefill);
+        }
+        self
+    }
+
     /// Refuses a row `(batch, head, query)` that does not exist.
     pub(crate) fn check_row(&self, row: (usize, usize, usize)) -> Result<(), Error> {
         let extents = (self.terms.batches, self.terms.heads, self.terms.len_query);
@@ -128,7 +137,7 @@ impl<'a, T: Element> Problem<'a, T> {
             return Ok(());
         }
         let wanted = format!("(batch, head, query) below {extents:?}");
-        Err(Error::value("rows", format!("{row:?}"), wanted))
+        Err(Error::value("row", format!("{row:?}"), wanted))
     }
 
     pub(crate) fn new<D: Dimension>(

@@ -295,9 +295,9 @@ fn a_row_that_does_not_exist_has_no_reference() {
     let attention = Attention::new();
     for (row, shown) in [((1, 0, 0), "(1, 0, 0)"), ((0, 2, 0), "(0, 2, 0)"), ((0, 0, 6), "(0, 0, 6)")] {
         let reference = attention.call(q.view(), k.view(), v.view()).reference(&[(0, 1, 5), row]);
-        says(reference, &format!("rows: got {shown}, want (batch, head, query) below (1, 2, 6)"));
+        says(reference, &format!("row: got {shown}, want (batch, head, query) below (1, 2, 6)"));
         let influence = attention.call(q.view(), k.view(), v.view()).influence(row);
-        says(influence, &format!("rows: got {shown}, want (batch, head, query) below (1, 2, 6)"));
+        says(influence, &format!("row: got {shown}, want (batch, head, query) below (1, 2, 6)"));
     }
 }
 

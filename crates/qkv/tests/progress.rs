@@ -42,7 +42,7 @@ fn watched(path: Path, stop: bool, check: impl Fn(&str, &[(u64, u64)], Option<Er
     let plain = Attention::new().path(path);
     let forward = || plain.forward(arrays[0].view(), arrays[1].view(), arrays[2].view()).unwrap();
     let want = forward();
-    for kind in ["run", "weights", "run_into", "scores", "partial"] {
+    for kind in ["run", "weights", "run_into", "scores", "trace", "trace_head", "partial"] {
         let gate = Gate::new();
         let wait = |_: &Region, _: &mut [bool]| gate.pass();
         let attention = Attention::new().path(path).mask_fn(&wait);
@@ -61,6 +61,9 @@ fn watched(path: Path, stop: bool, check: impl Fn(&str, &[(u64, u64)], Option<Er
             "weights" => call.lse().weights().run().map(drop),
             "run_into" => call.run_into(arrays[0].clone().view_mut()),
             "scores" => call.scores(Stage::Masked).map(drop),
+            "trace" => call.trace().map(drop),
+            // More rows than a block has.
+            "trace_head" => call.trace_head((1, 0), 2..140).map(drop),
             _ => call.partial().map(drop),
         };
         check(&format!("{kind} by {path}"), &reports, result.err());

@@ -155,7 +155,7 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let total = heads.len() * problem.terms.len_query.div_ceil(QUERY_BLOCK);
+    let total = count_blocks(&heads, QUERY_BLOCK);
     let tasks = heads.into_iter().flat_map(|rows| rows.blocks(QUERY_BLOCK));
     let new_scratch = || prefill::Scratch::new(problem.terms.dim, problem.terms.dim_value);
     schedule::each((total, tasks), progress, new_scratch, |scratch, mut rows| {
@@ -186,7 +186,7 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let total = heads.len() * problem.terms.len_query;
+    let total = count_blocks(&heads, 1);
     let tasks = heads.into_iter().flat_map(|rows| rows.blocks(1));
     schedule::each(
         (total, tasks),
@@ -264,6 +264,11 @@ where
     })
 }
 
+/// Into how many blocks of up to `rows` the rows are cut.
+fn count_blocks<O: Element>(heads: &[Rows<'_, O>], rows: usize) -> usize {
+    heads.iter().map(|head| head.len().div_ceil(rows)).sum()
+}
+
 fn groups_of<O: Element>(heads: Vec<Rows<'_, O>>, group: usize) -> impl Iterator<Item = Vec<Rows<'_, O>>> {
     let mut heads = heads.into_iter();
     std::iter::from_fn(move || {
@@ -293,7 +298,7 @@ fn join<O: Element>(
 ) -> Result<(), Error> {
     let Some((_, first)) = states.first() else { return Ok(()) };
     let dim_value = first.shape()[3] - 2;
-    let total = heads.len() * first.shape()[2].div_ceil(QUERY_BLOCK);
+    let total = count_blocks(&heads, QUERY_BLOCK);
     let tasks = heads.into_iter().flat_map(|rows| rows.blocks(QUERY_BLOCK));
     let new_scratch = || join::Scratch::new(QUERY_BLOCK, dim_value);
     schedule::each((total, tasks), &mut None, new_scratch, |scratch, mut rows: Rows<'_, O>| {
@@ -320,7 +325,7 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let total = heads.len() * problem.terms.len_query.div_ceil(QUERY_BLOCK);
+    let total = count_blocks(&heads, QUERY_BLOCK);
     let tasks = heads.into_iter().flat_map(|rows| rows.blocks(QUERY_BLOCK));
     let new_scratch = || prefill::Scratch::new(problem.terms.dim, 0);
     let scalar = plan::choose(&problem.terms).0 == Path::Scalar;

@@ -97,7 +97,7 @@ impl<'a, T: Element> Arrays<'a, T> {
             let wanted = "w_q, w_k and w_v, or torch's in_proj_weight, or q_proj.weight, k_proj.weight and v_proj.weight";
             return Err(Error::value("layer", missing.join(" and "), wanted));
         };
-        let key_heads = check_inputs([&query, &key, &value], heads)?;
+        let key_heads = key_heads([&query, &key, &value], heads)?;
         if let Some(output) = &output {
             check_output(output, heads, value.outputs / key_heads)?;
         }
@@ -236,8 +236,8 @@ impl<'a, T: Element> Weight<'a, T> {
     }
 }
 
-/// The number of key heads.
-fn check_inputs<T: Element>([query, key, value]: [&Weight<'_, T>; 3], heads: usize) -> Result<usize, Error> {
+/// How many key heads there are, if the three fit.
+fn key_heads<T: Element>([query, key, value]: [&Weight<'_, T>; 3], heads: usize) -> Result<usize, Error> {
     let dim_model = query.inputs;
     if query.outputs == 0 || !query.outputs.is_multiple_of(heads) {
         let wanted = if heads == 1 { "1 or more".to_string() } else { format!("a multiple of {heads}") };

@@ -7,7 +7,7 @@ mod arrays;
 mod linear;
 mod names;
 
-use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn};
+use ndarray::{ArrayD, ArrayView2, ArrayViewD, Axis, IxDyn};
 
 use crate::attention::Attention;
 use crate::element::Element;
@@ -18,7 +18,7 @@ use linear::Linear;
 
 /// A layer of attention: the weights that make queries, keys and values of `x`, and the one after.
 ///
-/// The matrix products are the library's (ndarray's `dot`), in the accumulator type, rounded once. Their bits may
+/// The matrix products are the library's (ndarray's, which is matrixmultiply's), in the accumulator type, rounded once. Their bits may
 /// differ with the instruction set and with other rows in the call: "one row, one answer" is attention's promise, for
 /// the queries, keys and values that it is given.
 ///
@@ -168,16 +168,21 @@ impl<T: Element> Layer<T> {
         }
     }
 
-    /// The shape of [`output`](Self::output) for an `attended` of this shape, which fits the layer.
-    pub fn output_shape(&self, attended: &[usize]) -> Vec<usize> {
-        let (lead, len) = match *attended {
-            [ref lead @ .., _, len, _] => (lead, len),
-            [len, _] => (&[][..], len),
-            _ => (&[][..], 1),
-        };
-        let side_by_side = self.heads * self.value.outputs() / self.key_heads;
-        let width = self.output.as_ref().map_or(side_by_side, Linear::outputs);
-        lead.iter().copied().chain([len, width]).collect()
+    /// How many numbers a row of [`output`](Self::output) has.
+    pub fn dim_output(&self) -> usize {
+        let side_by_side = (self.value.outputs() / self.key_heads).saturating_mul(self.heads);
+        self.output.as_ref().map_or(side_by_side, Linear::outputs)
+    }
+
+    /// What queries, keys and values are made by: `(dim_model, heads · dim)`, `(dim_model, key_heads · dim)`,
+    /// `(dim_model, key_heads · dim_value)`.
+    pub fn weights(&self) -> [ArrayView2<'_, T::Accumulator>; 3] {
+        [&self.query, &self.key, &self.value].map(|linear| linear.weight.view())
+    }
+
+    /// What is added to queries, keys and values, if anything is: a number for each column of the weights.
+    pub fn biases(&self) -> [Option<&[T::Accumulator]>; 3] {
+        [&self.query, &self.key, &self.value].map(|linear| linear.bias.as_deref())
     }
 
     /// The whole layer: [`project`](Self::project), attend, [`output`](Self::output). `x` is `(…, len, dim_model)`, the
