@@ -25,6 +25,7 @@ use crate::{describe, output, sample, tokens};
 const PREVIEWED: usize = 200;
 
 #[derive(Args, Debug, Default)]
+#[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// A file with arrays q, k and v (or x: alone it is all three, with w_q, w_k, w_v it is projected), and maybe a
     /// mask; none: the built-in sample
@@ -88,7 +89,11 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
             [&arguments.input, &arguments.query, &arguments.key, &arguments.value].map(Option::as_ref);
         Input::read(&Sources { input, query, key, value }, &arguments.attention)?
     };
-    with_element!(input, T => attend(&Request::<T>::new(&input, &arguments.attention, simd)?, arguments, terminal))
+    let threads = Threads::new(arguments.attention.threads)?;
+    with_element!(input, T => {
+        let request = threads.run(|| Request::<T>::new(&input, &arguments.attention, simd))?;
+        attend(&request, &threads, arguments, terminal)
+    })
 }
 
 /// What came of it.
@@ -118,13 +123,11 @@ impl<T: Number> Outcome<'_, T> {
 
 fn attend<T: Number>(
     request: &Request<'_, T>,
+    threads: &Threads,
     arguments: &Arguments,
     terminal: &mut Terminal,
 ) -> anyhow::Result<bool> {
-    for warning in request.input.warnings.iter().chain(&describe::implausible(request)) {
-        terminal.warn(warning);
-    }
-    let threads = Threads::new(arguments.attention.threads)?;
+    describe::warn(request, terminal);
     let attention = request.attention(0);
     let plan = threads.run(|| request.call(&attention).plan()).map_err(|error| request.explained(error))?;
     if !arguments.json {
@@ -149,7 +152,7 @@ fn attend<T: Number>(
     let peak_bytes = machine::peak_bytes();
     let rows = view_four_axes(&result.output, &request.extents)?;
     let audit = threads.run(|| audit(request, rows, arguments.attention.seed.unwrap_or(0)))?;
-    let output = request.leave(result.output.view())?;
+    let output = threads.run(|| request.leave(result.output.view()))?;
 
     let outcome = Outcome { plan, seconds, peak_bytes, result: &result, output, audit };
     if let Some(path) = &arguments.output {
@@ -169,18 +172,11 @@ fn print_request<T: Number>(
     terminal: &mut Terminal,
 ) -> anyhow::Result<()> {
     let input = request.input;
-    writeln!(terminal, "input    {}", input.title)?;
-    if let (Some(tokens), true) = (&input.tokens, input.rest.file == sample::NAME) {
-        writeln!(terminal, "         {}", tokens.concat().join(" "))?;
-    }
-    for line in describe::reading(request) {
+    for (index, line) in describe::input(request).iter().enumerate() {
         writeln!(terminal, "{line}")?;
-    }
-    if !input.settings.notes.is_empty() {
-        writeln!(terminal, "metadata {}", input.settings.notes.join("; "))?;
-    }
-    for note in &input.notes {
-        writeln!(terminal, "note     {note}")?;
+        if let (0, Some(tokens), sample::NAME) = (index, &input.tokens, input.rest.file.as_str()) {
+            writeln!(terminal, "         {}", tokens.concat().join(" "))?;
+        }
     }
     writeln!(terminal)?;
     for line in describe::steps(request) {

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use ndarray::ArrayView4;
-use qkv::error_limit;
+use qkv::{Attention, error_limit};
 
 use crate::compare::{Gauge, largest, sample_limit, widened};
 use crate::request::{Extents, Number, Request};
 
 /// How many rows are drawn.
 pub const ROWS: usize = 16;
+/// Rows whose reference is computed at once.
+pub const ROWS_AT_ONCE: usize = 256;
 
 pub struct Audit {
     pub rows: usize,
@@ -32,21 +34,47 @@ pub fn audit<T: Number>(
 ) -> anyhow::Result<Audit> {
     let rows = draw(&request.extents, 0, ROWS, seed);
     let attention = request.attention(0);
-    let call = request.call(&attention);
-    let (mut ours, mut plain) = (Gauge::default(), Gauge::default());
-    let references = call.reference(&rows).map_err(|error| request.explained(error))?;
-    let mut largest_score: f64 = 0.0;
-    for (&(batch, head, query), reference) in rows.iter().zip(references) {
-        // Only scores that carry weight can move the output.
-        let weighty = reference.masked.iter().zip(&reference.weights).filter(|pair| *pair.1 > 0.0);
-        largest_score = largest_score.max(largest(weighty.map(|pair| *pair.0)));
-        let own = output.slice(ndarray::s![batch, head, query, ..]);
-        ours.push_all(own.iter().map(|&x| widened(x)), reference.output.iter().copied());
-        plain.push_all(reference.plain_output, reference.output);
+    let measured = against_reference(request, &attention, &rows, output)?;
+    Ok(Audit { rows: rows.len(), max_error: measured.ours.error, limit: measured.limit(request) })
+}
+
+/// Rows of a result, and the plain five steps, measured by the reference.
+#[derive(Default)]
+pub struct Measured {
+    pub ours: Gauge,
+    pub plain: Gauge,
+    /// The largest score that carries weight: others cannot move the output.
+    largest_score: f64,
+}
+
+impl Measured {
+    /// By the error law, as far as it holds for some rows.
+    pub fn limit<T: Number>(&self, request: &Request<'_, T>) -> f64 {
+        let law = error_limit::<T>(self.plain.error, self.ours.largest);
+        sample_limit::<T>(law, self.largest_score, largest(request.arrays.value.iter().copied()))
     }
-    let law = error_limit::<T>(plain.error, ours.largest);
-    let limit = sample_limit::<T>(law, largest_score, largest(request.arrays.value.iter().copied()));
-    Ok(Audit { rows: rows.len(), max_error: ours.error, limit })
+}
+
+/// Holds rows of `output`, `(batch, head, query, dim_value)`, against the reference of a call with these options.
+pub fn against_reference<T: Number>(
+    request: &Request<'_, T>,
+    attention: &Attention<'_>,
+    rows: &[(usize, usize, usize)],
+    output: ArrayView4<'_, T>,
+) -> anyhow::Result<Measured> {
+    let call = request.call(attention);
+    let mut measured = Measured::default();
+    for rows in rows.chunks(ROWS_AT_ONCE) {
+        let references = call.reference(rows).map_err(|error| request.explained(error))?;
+        for (&(batch, head, query), reference) in rows.iter().zip(references) {
+            let weighty = reference.masked.iter().zip(&reference.weights).filter(|pair| *pair.1 > 0.0);
+            measured.largest_score = measured.largest_score.max(largest(weighty.map(|pair| *pair.0)));
+            let own = output.slice(ndarray::s![batch, head, query, ..]);
+            measured.ours.push_all(own.iter().map(|&x| widened(x)), reference.output.iter().copied());
+            measured.plain.push_all(reference.plain_output, reference.output);
+        }
+    }
+    Ok(measured)
 }
 
 /// Different rows `(batch, head, query)` with queries from `first` on: `count` of them, or all if there are no more.

@@ -21,6 +21,7 @@ use crate::terminal::Terminal;
 use qkv_view::show;
 
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// A file with arrays q, k and v (or x, alone or with a layer's weights), and maybe what is expected of them
     #[arg(value_name = "INPUT")]
@@ -72,23 +73,21 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     let sources = Sources { input: Some(&arguments.input), query: None, key: None, value: None };
     let mut input = Input::read(&sources, &arguments.attention)?;
     let expected = expected::Expected::take(&mut input.rest)?;
+    let threads = Threads::new(arguments.attention.threads)?;
     with_element!(input, T => {
-        let request = Request::<T>::new(&input, &arguments.attention, simd)?;
-        check(&request, &expected, arguments, terminal)
+        let request = threads.run(|| Request::<T>::new(&input, &arguments.attention, simd))?;
+        check(&request, &expected, (arguments, &threads), terminal)
     })
 }
 
 fn check<T: Number>(
     request: &Request<'_, T>,
     expected: &expected::Expected,
-    arguments: &Arguments,
+    (arguments, threads): (&Arguments, &Threads),
     terminal: &mut Terminal,
 ) -> anyhow::Result<bool> {
-    for warning in request.input.warnings.iter().chain(&describe::implausible(request)) {
-        terminal.warn(warning);
-    }
+    describe::warn(request, terminal);
     expected.check_shapes(request)?;
-    let threads = Threads::new(arguments.attention.threads)?;
     let scope = Scope::new::<T>(&request.extents, arguments.attention.seed.unwrap_or(0));
     // The engine checks shapes and options before anything is said of them.
     let attention = request.attention(0);
@@ -96,14 +95,14 @@ fn check<T: Number>(
     if !arguments.json {
         print_request(request, &scope, expected, terminal)?;
     }
-    let mut outcome = paths::check(request, &scope, &threads, expected.weights.is_some())?;
+    let mut outcome = paths::check(request, &scope, threads, expected.weights.is_some())?;
     let mut checks = std::mem::take(&mut outcome.checks);
-    let layer = projected::Outcome::new(request, &outcome.whole, &scope, &threads)?;
+    let layer = projected::Outcome::new(request, &outcome.whole, &scope, threads)?;
     checks.extend(layer.as_ref().map(projected::Outcome::check::<T>));
     if let Some(embedding) = &expected.embedding {
-        checks.extend(embedding.check(request, &arguments.attention)?);
+        checks.extend(threads.run(|| embedding.check(request, &arguments.attention))?);
     }
-    checks.extend(expected.check(request, &outcome, layer.as_ref(), &threads)?);
+    checks.extend(expected.check(request, &outcome, layer.as_ref(), threads)?);
 
     let failed = checks.iter().filter(|check| !check.passed).count();
     if arguments.json {
@@ -126,15 +125,10 @@ fn print_request<T: Number>(
     expected: &expected::Expected,
     terminal: &mut Terminal,
 ) -> anyhow::Result<()> {
-    let input = request.input;
-    writeln!(terminal, "input    {}", input.title)?;
-    for line in describe::reading(request) {
+    for line in describe::input(request) {
         writeln!(terminal, "{line}")?;
     }
-    if !input.settings.notes.is_empty() {
-        writeln!(terminal, "metadata {}", input.settings.notes.join("; "))?;
-    }
-    for note in input.notes.iter().chain(&expected.note()) {
+    if let Some(note) = expected.note() {
         writeln!(terminal, "note     {note}")?;
     }
     for line in describe::steps(request) {

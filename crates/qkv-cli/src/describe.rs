@@ -7,6 +7,7 @@ use crate::input::Given;
 use crate::layout::Layout;
 use crate::request::{Extents, Number, Request};
 use crate::source::Array;
+use crate::terminal::Terminal;
 use qkv_view::show;
 
 /// A mask, bias or bound, as it is told to people and in JSON.
@@ -117,8 +118,47 @@ fn list<N: ToString>(numbers: &[N]) -> String {
     }
 }
 
+/// The input, how it was read, and what was taken from where: a line each.
+pub fn input<T: Number>(request: &Request<'_, T>) -> Vec<String> {
+    let input = request.input;
+    let mut lines = vec![format!("input    {}", input.title)];
+    lines.extend(reading(request));
+    if !input.settings.notes.is_empty() {
+        lines.push(format!("metadata {}", input.settings.notes.join("; ")));
+    }
+    lines.extend(input.notes.iter().map(|note| format!("note     {note}")));
+    lines
+}
+
+/// Says what is odd about an input.
+pub fn warn<T: Number>(request: &Request<'_, T>, terminal: &Terminal) {
+    let own = [unfit_tokens(request), implausible(request)];
+    for warning in request.input.warnings.iter().chain(own.iter().flatten()) {
+        terminal.warn(warning);
+    }
+}
+
+/// Tokens that are not one for each key, in as many lists as there are batches.
+fn unfit_tokens<T: Number>(request: &Request<'_, T>) -> Option<String> {
+    let Extents { batches, len_key, .. } = request.extents;
+    let tokens = request.input.tokens.as_ref()?;
+    let lengths: Vec<_> = tokens.iter().map(|batch| batch.len().to_string()).collect();
+    let fits =
+        tokens.iter().all(|batch| batch.len() == len_key) && (tokens.len() == 1 || tokens.len() == batches);
+    (!fits).then(|| {
+        format!(
+            "{}: metadata tokens: got {} of {} tokens, want one list, or one for each of {}, of {len_key} tokens; those \
+             that do not fit are not used",
+            request.input.title,
+            show::count(tokens.len(), "list"),
+            lengths.join(", "),
+            show::count(batches, "batch")
+        )
+    })
+}
+
 /// How the arrays were read: a line each, then how heads share keys.
-pub fn reading<T: Number>(request: &Request<'_, T>) -> Vec<String> {
+fn reading<T: Number>(request: &Request<'_, T>) -> Vec<String> {
     let extents = &request.extents;
     let file_shapes = match &request.input.given {
         Given::Arrays(arrays) => arrays.each().map(|(_, array)| show::shape(array.tensor.shape())),
@@ -186,11 +226,7 @@ fn heads(extents: &Extents) -> String {
 pub fn steps<T: Number>(request: &Request<'_, T>) -> Vec<String> {
     let extents = &request.extents;
     let settings = &request.input.settings;
-    let with = |last: [usize; 2]| {
-        let heads = (extents.rank > 2).then_some(extents.heads);
-        let axes: Vec<usize> = extents.batch_axes.iter().copied().chain(heads).chain(last).collect();
-        show::shape(&axes)
-    };
+    let with = |last: [usize; 2]| show::shape(&extents.shape(&last));
     let scores = with([extents.len_query, extents.len_key]);
     let output = with([extents.len_query, extents.dim_value]);
     let mut scale = format!("× {} ({})", short(request.scale()), settings.scale_from);
@@ -229,7 +265,7 @@ fn short(x: f64) -> String {
 }
 
 /// Whether the sizes look as if the axes were in another order.
-pub fn implausible<T: Number>(request: &Request<'_, T>) -> Option<String> {
+fn implausible<T: Number>(request: &Request<'_, T>) -> Option<String> {
     let Given::Arrays(arrays) = &request.input.given else { return None };
     let shape = arrays.key.tensor.shape();
     let shown = show::shape(shape);

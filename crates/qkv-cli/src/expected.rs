@@ -51,14 +51,13 @@ impl Expected {
     /// Refuses arrays that cannot be compared, before anything is computed.
     pub fn check_shapes<T: Number>(&self, request: &Request<'_, T>) -> anyhow::Result<()> {
         let extents = &request.extents;
-        let with = |last: &[usize]| -> Vec<usize> {
-            let heads = (extents.rank > 2).then_some(extents.heads);
-            extents.batch_axes.iter().copied().chain(heads).chain(last.iter().copied()).collect()
-        };
-        let attended = with(&[extents.len_query, extents.dim_value]);
+        let with = |last: &[usize]| extents.shape(last);
         let output = match &request.layer {
-            Some(layer) => layer.output_shape(&attended),
-            None => request.layout.restored(&attended),
+            Some(layer) => {
+                let rows = [extents.len_query, layer.dim_output()];
+                extents.batch_axes.iter().copied().chain(rows).collect()
+            }
+            None => request.layout.restored(&with(&[extents.len_query, extents.dim_value])),
         };
         let (lse, scores) = (with(&[extents.len_query]), with(&[extents.len_query, extents.len_key]));
         let pairs = [
@@ -96,7 +95,7 @@ impl Expected {
     ) -> anyhow::Result<Vec<Check>> {
         let mut checks = Vec::new();
         if let Some(array) = &self.output {
-            let gauge = gauge(request.leave(whole.output.view())?.iter().copied(), array);
+            let gauge = gauge(threads.run(|| request.leave(whole.output.view()))?.iter().copied(), array);
             let (plain, largest) = match layer {
                 Some(layer) => (layer.plain, layer.plain.largest),
                 None => (plain.output, largest(request.arrays.value.iter().copied())),

@@ -7,34 +7,37 @@ use std::str::FromStr;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
-use ndarray::{Array2, ArrayD, IxDyn};
-use qkv::{Attention, Trace};
-use qkv_view::explain::{self, Embedding, Scale, Scene, Shapes, Step};
+use ndarray::{Axis, IxDyn, Slice};
+use qkv::{Attention, Real, Trace};
+use qkv_view::explain;
 use qkv_view::row::Row;
 use qkv_view::scale::{self, Comparison, Measure};
-use qkv_view::text;
-use serde_json::{Value, json};
+use qkv_view::scene::{Embedding, Scale, Scene, Shapes};
+use qkv_view::{show, text};
 
+use crate::compare::widened;
 use crate::describe::{self, Bound};
 use crate::input::{Given, Input, Sources};
-use crate::lesson::{self, Lesson};
+use crate::lesson::{Lesson, Rows};
 use crate::machine::{self, Threads};
-use crate::mask::as_f64;
-use crate::options::AttentionOptions;
-use crate::request::{Number, Request, with_element};
+use crate::options::{AttentionOptions, AxisOrder};
+use crate::request::{Number, Request, typed, with_element};
 use crate::source::Source;
 use crate::terminal::Terminal;
+use crate::{explain_json, lesson_checks};
 
 /// Queries and keys of a file that are shown where it is not said which: what fits 80 columns.
 const SHOWN: [usize; 2] = [6, 5];
 /// Pairs of query and key whose every intermediate is kept.
-const MOST_PAIRS: usize = 1 << 26;
+const MOST_PAIRS: usize = 1 << 24;
 /// A weight matrix with more numbers than this is not printed.
 const READABLE: usize = 100;
 
 #[derive(Args, Debug, Default)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct Arguments {
-    /// A file with arrays q, k and v (or x, alone or with a layer's weights); none: a lesson
+    /// A file with arrays q, k and v, or x (alone it is all three; with w_q, w_k and w_v, or the names of torch's
+    /// layers, it is projected). None: a lesson
     #[arg(value_name = "INPUT", conflicts_with_all = ["tokens", "dim", "words", "x"])]
     input: Option<Source>,
 
@@ -42,11 +45,12 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 5)]
     tokens: usize,
 
-    /// How many numbers the lesson has for a token: 3; in the second lesson for a head: 8
+    /// How many numbers a query has [default: 3; with --batch or --heads, 8]
     #[arg(long, value_name = "N")]
     dim: Option<usize>,
 
-    /// With INPUT: which batch, 0 by default. Without: the second lesson, with so many batches (and --heads)
+    /// With INPUT: which batch is shown [default: 0]. Without: the second lesson, which draws q, k and v of N batches,
+    /// each of --heads heads
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
 
@@ -55,26 +59,26 @@ pub struct Arguments {
     words: Option<String>,
 
     /// Embeddings of your own, a row for each token: "1 0; 0 1; 1 1"
-    #[arg(long, value_name = "ROWS", conflicts_with_all = ["tokens", "batch"])]
-    x: Option<lesson::Rows>,
+    #[arg(long, value_name = "ROWS", allow_hyphen_values = true, conflicts_with_all = ["tokens", "batch"])]
+    x: Option<Rows>,
 
     /// Which head is shown
     #[arg(long, value_name = "H", default_value_t = 0)]
     head: usize,
 
-    /// Which queries are shown, from A to before B; of a file by default the first few
+    /// Which queries are shown, A up to but not including B [default: all of a lesson, the first 6 of a file]
     #[arg(long, value_name = "A:B")]
     queries: Option<Span>,
 
-    /// Which keys are shown, from A to before B
+    /// Which keys are shown [default: all of a lesson, the first 5 of a file]; weights always count all keys
     #[arg(long, value_name = "A:B")]
     keys: Option<Span>,
 
-    /// One query's row as a weighted sum: which keys make it, and how much each moves it
-    #[arg(long, value_name = "I", conflicts_with = "queries")]
+    /// One query's row as a weighted sum, counted from 0: which keys make it, and how much each moves it
+    #[arg(long, value_name = "I", conflicts_with_all = ["queries", "keys"])]
     query: Option<usize>,
 
-    /// Leaves the scale out and shows what it is for
+    /// Leaves the scale out, and shows what it is for
     #[arg(long, conflicts_with = "scale")]
     no_scale: bool,
 
@@ -89,6 +93,14 @@ pub struct Arguments {
     #[command(flatten)]
     attention: AttentionOptions,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  qkv explain                                     the first lesson
+  qkv explain --causal                            the same, without reading from the future
+  qkv explain --batch 2 --heads 4 --causal        the second lesson
+  qkv explain --words \"the cat sat\"               tokens of your own
+  qkv explain layer.npz --head 1 --query 10       one row of a file";
 
 /// A half-open range; an end that is left out is the array's.
 #[derive(Clone, Copy, Debug)]
@@ -137,8 +149,12 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
             Input::read(&sources, &options)?
         }
     };
+    let threads = Threads::new(arguments.attention.threads)?;
     with_element!(input, T => {
-        explain(&Request::<T>::new(&input, &options, simd)?, lesson.as_ref(), arguments, terminal)
+        let request = threads.run(|| Request::<T>::new(&input, &options, simd))?;
+        describe::warn(&request, terminal);
+        let explained = threads.run(|| Explained::new(&request, lesson.as_ref(), arguments))?;
+        explained.print(&request, lesson.as_ref(), arguments, terminal)
     })
 }
 
@@ -148,9 +164,11 @@ impl Arguments {
         if self.input.is_some() {
             return Ok(None);
         }
-        let AttentionOptions { heads, seed, .. } = self.attention;
-        let own = self.words.is_some() || self.x.is_some();
-        if own && heads.is_some() {
+        let AttentionOptions { heads, seed, layout, .. } = self.attention;
+        if layout != AxisOrder::default() {
+            bail!("--layout: a lesson's arrays are not read from a file; leave it out");
+        }
+        if heads.is_some() && (self.words.is_some() || self.x.is_some()) {
             bail!("--heads: words and embeddings of your own have one head; leave it out");
         }
         let lesson = match (&self.words, &self.x) {
@@ -163,71 +181,90 @@ impl Arguments {
             }
             _ => Lesson::first(self.tokens, self.dim, seed),
         };
-        lesson.check()?;
+        lesson.refuse_sizes()?;
         Ok(Some(lesson))
     }
 }
 
-fn explain<T: Number>(
-    request: &Request<'_, T>,
-    lesson: Option<&Lesson>,
-    arguments: &Arguments,
-    terminal: &mut Terminal,
-) -> anyhow::Result<bool> {
-    for warning in request.input.warnings.iter().chain(&describe::implausible(request)) {
-        terminal.warn(warning);
-    }
-    let threads = Threads::new(arguments.attention.threads)?;
-    let place = Place::new(request, lesson.is_some(), arguments)?;
-    let attention = request.attention(0);
-    let unscaled = request.attention(0).scale(1.0);
-    let trace = |attention: &Attention<'_>| {
-        threads.run(|| place.trace(request, attention)).map_err(|error| request.explained(error))
-    };
-    let shown = trace(if arguments.no_scale { &unscaled } else { &attention })?;
-    let scene = scene(request, &place, &shown, arguments.no_scale)?;
-    let steps = explain::steps(&scene);
-    let row = match arguments.query {
-        Some(query) => {
-            let attention = if arguments.no_scale { &unscaled } else { &attention };
-            let influence = request.call(attention).influence((place.batch, place.head, query));
-            Some(Row::new(&scene, query, &influence.map_err(|error| request.explained(error))?))
-        }
-        None => None,
-    };
-    let comparisons = if arguments.no_scale {
-        let this = Comparison {
-            name: "this input".to_string(),
-            both: [Measure::new(&trace(&attention)?), Measure::new(&shown)],
-        };
-        let growing = threads.run(|| scale::growing(arguments.attention.seed.unwrap_or(0)));
-        let mut all = vec![this];
-        all.extend(growing.map_err(|error| request.explained(error))?);
-        all
-    } else {
-        Vec::new()
-    };
-    let checks = match lesson {
-        Some(_) => lesson::checks(request, &shown, &threads)?,
-        None => Vec::new(),
-    };
+/// All that is told, before it is printed.
+struct Explained {
+    place: Place,
+    trace: Trace<f64, IxDyn>,
+    /// How far the output of one query would move without each key.
+    influence: Option<Vec<f64>>,
+    /// With the scale and without.
+    comparisons: Vec<Comparison>,
+    checks: Vec<lesson_checks::Check>,
+}
 
-    if arguments.json {
-        let object = object(&steps, row.as_ref(), &comparisons, &checks);
-        writeln!(terminal, "{object}")?;
-    } else {
-        let shaded = !arguments.plain && Terminal::has_colours();
-        write!(terminal, "{}", introduction(request, lesson, &place))?;
-        match &row {
-            Some(row) => write!(terminal, "{}", row.text(&scene))?,
-            None => write!(terminal, "{}", text::page(&scene, &steps, shaded))?,
+impl Explained {
+    fn new<T: Number>(
+        request: &Request<'_, T>,
+        lesson: Option<&Lesson>,
+        arguments: &Arguments,
+    ) -> anyhow::Result<Self> {
+        let place = Place::new(request, lesson.is_some(), arguments)?;
+        let scaled = request.attention(0);
+        let told = if arguments.no_scale { request.attention(0).scale(1.0) } else { request.attention(0) };
+        let explained = |error| request.explained(error);
+        let trace = place.trace(request, &told).map_err(explained)?;
+        let influence =
+            arguments.query.map(|query| request.call(&told).influence((place.batch, place.head, query)));
+        let mut comparisons = Vec::new();
+        if arguments.no_scale {
+            let with = place.trace(request, &scaled).map_err(explained)?;
+            let measure = |trace, scale| anyhow::Ok(Measure::of(&scene(request, &place, trace, scale)?));
+            let both = [measure(&with, Scale::Default)?, measure(&trace, Scale::LeftOut)?];
+            comparisons.push(Comparison { name: "this input".to_string(), both });
+            let seed = arguments.attention.seed.unwrap_or(0);
+            comparisons.extend(scale::growing(seed).map_err(explained)?);
         }
-        if !comparisons.is_empty() {
-            write!(terminal, "{}", what_for(&comparisons))?;
-        }
-        write!(terminal, "{}", lesson::listed(&checks))?;
+        let checks = match lesson {
+            Some(_) => lesson_checks::checks(request, &told, &trace)?,
+            None => Vec::new(),
+        };
+        Ok(Self { influence: influence.transpose().map_err(explained)?, place, trace, comparisons, checks })
     }
-    Ok(checks.iter().all(|check| check.passed))
+
+    fn print<T: Number>(
+        &self,
+        request: &Request<'_, T>,
+        lesson: Option<&Lesson>,
+        arguments: &Arguments,
+        terminal: &mut Terminal,
+    ) -> anyhow::Result<bool> {
+        let scene = scene(request, &self.place, &self.trace, scale_of(request, arguments))?;
+        let row = self.influence.as_ref().zip(arguments.query);
+        let row = row.map(|(influence, query)| Row::new(&scene, query, influence));
+        if arguments.json {
+            let steps = explain::steps(&scene);
+            let object = explain_json::object(&steps, row.as_ref(), &self.comparisons, &self.checks);
+            writeln!(terminal, "{object}")?;
+        } else {
+            let shaded = !arguments.plain && Terminal::has_colours();
+            write!(terminal, "{}", introduction(request, &scene, lesson, &self.place))?;
+            match &row {
+                Some(row) => write!(terminal, "{}", row.text(&scene))?,
+                None => terminal.write_coloured(&text::page(&scene, &explain::steps(&scene), shaded))?,
+            }
+            if !self.comparisons.is_empty() {
+                write!(terminal, "{}", scale::text(&self.comparisons))?;
+            }
+            write!(terminal, "{}", lesson_checks::listed(&self.checks))?;
+        }
+        Ok(self.checks.iter().all(|check| check.passed))
+    }
+}
+
+/// What scores are multiplied by, to be told.
+fn scale_of<T: Number>(request: &Request<'_, T>, arguments: &Arguments) -> Scale {
+    let default = 1.0 / (request.extents.dim.max(1) as f64).sqrt();
+    match request.scale() {
+        _ if arguments.no_scale => Scale::LeftOut,
+        // A file may say the default, rounded.
+        scale if scale as f32 == default as f32 => Scale::Default,
+        scale => Scale::Given(scale),
+    }
 }
 
 /// Which numbers are shown.
@@ -244,6 +281,9 @@ impl Place {
     fn new<T: Number>(request: &Request<'_, T>, whole: bool, arguments: &Arguments) -> anyhow::Result<Self> {
         let extents = &request.extents;
         let batch = if whole { 0 } else { arguments.batch.unwrap_or(0) };
+        if extents.rows() == 0 {
+            bail!("{}: has no query in any head of any batch: nothing to explain", request.input.title);
+        }
         let below = |option: &str, index: usize, count: usize| match index < count {
             true => Ok(()),
             false => Err(anyhow!("{option}: got {index}, want a number below {count}")),
@@ -300,8 +340,7 @@ impl Place {
         if self.whole {
             return Ok(call.trace()?.widened());
         }
-        let rows = call.trace_head((self.batch, self.head), self.queries.clone())?;
-        Ok(rows.widened().into_dyn())
+        Ok(call.trace_head((self.batch, self.head), self.queries.clone())?.widened())
     }
 }
 
@@ -309,27 +348,22 @@ fn scene<'t, T: Number>(
     request: &Request<'_, T>,
     place: &Place,
     trace: &'t Trace<f64, IxDyn>,
-    unscaled: bool,
+    scale: Scale,
 ) -> anyhow::Result<Scene<'t>> {
     let extents = &request.extents;
     let settings = &request.input.settings;
-    let lead = |heads: usize| {
-        let heads = (extents.rank > 2).then_some(heads);
-        extents.batch_axes.iter().copied().chain(heads).collect::<Vec<_>>()
-    };
-    let sentence = |words: String| {
-        let mut letters = words.chars();
-        let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
-        format!("{first}{}.", letters.as_str())
-    };
     let causal = describe::causal(request).map(|words| format!("causal, {words}"));
     let bounds = describe::bounds(request);
     let tokens = request.input.tokens.as_ref();
+    let own_tokens = tokens.and_then(|batches| match &batches[..] {
+        [all] => Some(all),
+        each => each.get(place.batch),
+    });
     Ok(Scene {
         trace,
         shapes: Shapes {
-            lead: lead(extents.heads),
-            key_lead: lead(extents.key_heads),
+            lead: extents.lead(),
+            key_lead: extents.key_lead(),
             len_query: extents.len_query,
             len_key: extents.len_key,
             dim: extents.dim,
@@ -339,142 +373,66 @@ fn scene<'t, T: Number>(
         first_query: if place.whole { 0 } else { place.queries.start },
         queries: place.queries.clone(),
         keys: place.keys.clone(),
-        embedding: embedding(request, place.batch)?,
-        scale: match settings.scale {
-            _ if unscaled => Scale::LeftOut,
-            // A file may say the default.
-            Some(scale) if (scale * (extents.dim.max(1) as f64).sqrt() - 1.0).abs() > 1e-6 => {
-                Scale::Given(scale)
-            }
-            _ => Scale::Default,
-        },
+        embedding: embedding(request, place)?,
+        scale,
         softcap: settings.softcap,
-        masks: causal.into_iter().chain(bounds.iter().map(Bound::line)).map(sentence).collect(),
-        tokens: tokens
-            .and_then(|batches| batches.get(place.batch).or(batches.first()).cloned())
-            .filter(|tokens| tokens.len() == extents.len_key),
+        biased: settings.alibi || request.input.mask.as_ref().is_some_and(|mask| mask.kind() == "additive"),
+        masks: causal
+            .into_iter()
+            .chain(bounds.iter().map(Bound::line))
+            .map(|words| text::sentence(&words))
+            .collect(),
+        tokens: own_tokens.filter(|tokens| tokens.len() == extents.len_key).cloned(),
     })
 }
 
 /// Where queries, keys and values come from, if a layer has made them.
-fn embedding<T: Number>(request: &Request<'_, T>, batch: usize) -> anyhow::Result<Option<Embedding>> {
-    let Given::Layer { x, weights } = &request.input.given else { return Ok(None) };
-    let numbers = as_f64(&x.tensor.view());
-    let x_shape = numbers.shape().to_vec();
-    let [.., len, dim_model] = x_shape[..] else { bail!("{}: want at least two axes", x.origin) };
-    let batches = numbers.len() / (len * dim_model).max(1);
-    let stacked = numbers.into_shape_with_order((batches.max(1), len, dim_model))?;
-    let by_name = |name: &str| -> Option<Array2<f64>> {
-        let (_, array) = weights.iter().find(|(own, _)| own.eq_ignore_ascii_case(name))?;
-        let small = Some(array).filter(|array| array.tensor.shape().iter().product::<usize>() <= READABLE)?;
-        as_f64(&small.tensor.view()).into_dimensionality().ok()
+fn embedding<T: Number>(request: &Request<'_, T>, place: &Place) -> anyhow::Result<Option<Embedding>> {
+    let (Given::Layer { x, .. }, Some(layer)) = (&request.input.given, &request.layer) else {
+        return Ok(None);
     };
-    let weight = |name: &str| by_name(name);
-    let readable = match [weight("w_q"), weight("w_k"), weight("w_v")] {
-        [Some(query), Some(key), Some(value)] => Some([query, key, value]),
-        _ => None,
-    };
-    let biased = weights.iter().any(|(_, array)| array.tensor.shape().len() == 1);
-    let x = stacked.index_axis_move(ndarray::Axis(0), batch);
-    Ok(Some(Embedding { x, x_shape, weights: readable, biased }))
+    let x = typed::<T>(&x.tensor)?.view();
+    let x_shape = x.shape().to_vec();
+    // The batch of this number, counted flat over all batch axes.
+    let mut rows = x;
+    let mut rest = place.batch;
+    while rows.ndim() > 2 {
+        let inner: usize = rows.shape()[1..rows.ndim() - 2].iter().product();
+        rows.index_axis_inplace(Axis(0), rest / inner.max(1));
+        rest %= inner.max(1);
+    }
+    rows.slice_axis_inplace(Axis(0), Slice::from(place.queries.clone()));
+    let weights = layer.weights().map(|weight| {
+        let readable = layer.heads() == 1 && weight.len() <= READABLE;
+        readable.then(|| weight.mapv(Real::to_f64))
+    });
+    Ok(Some(Embedding {
+        x: rows.mapv(widened).into_dimensionality()?,
+        x_shape,
+        weights,
+        biased: layer.biases().map(|bias| bias.is_some()),
+        has_output: layer.has_output(),
+    }))
 }
 
 /// What is explained, before the first step.
-fn introduction<T: Number>(request: &Request<'_, T>, lesson: Option<&Lesson>, place: &Place) -> String {
-    let mut words =
-        "Scaled dot-product attention, step by step: output = softmax(Q·Kᵀ / √d) · V\n\n".to_string();
+fn introduction<T: Number>(
+    request: &Request<'_, T>,
+    scene: &Scene<'_>,
+    lesson: Option<&Lesson>,
+    place: &Place,
+) -> String {
+    let scale = match scene.scale {
+        Scale::Default => " / √d".to_string(),
+        Scale::Given(scale) => format!(" · {}", show::number(scale)),
+        Scale::LeftOut => String::new(),
+    };
+    let title = format!("Attention step by step: output = softmax(Q·Kᵀ{scale}) · V");
     if let Some(lesson) = lesson {
-        return words + &text::wrapped(&lesson.introduction()) + "\n\n";
+        return format!("{title}\n\n{}\n\n", text::wrapped(&lesson.introduction()));
     }
-    words += &format!("input    {}\n", request.input.title);
-    for line in describe::reading(request) {
-        words += &format!("{line}\n");
-    }
-    if !request.input.settings.notes.is_empty() {
-        words += &format!("metadata {}\n", request.input.settings.notes.join("; "));
-    }
-    words + &text::hanging("shown  ", &place.words(request)) + "\n\n"
-}
-
-fn what_for(comparisons: &[Comparison]) -> String {
-    let words = "Below this input: 64 queries and keys of growing dimension d, drawn by randn. A dot product of d such \
-                 numbers has variance d. With 1/√d the scores keep variance 1. Without it they grow, the weights pile up \
-                 on one key (entropy, in nats, falls to 0), and softmax stops answering to its scores: its gradient, \
-                 Σ p·(1 − p) over a row, falls to 0 too, so that a model could no longer learn from it.";
-    format!(
-        "{}\n{}\n\n{}\n\n",
-        text::heading("What the scale is for"),
-        scale::table(comparisons),
-        text::wrapped(words)
-    )
-}
-
-fn object(steps: &[Step], row: Option<&Row>, comparisons: &[Comparison], checks: &[lesson::Check]) -> Value {
-    let steps: Vec<_> = steps
-        .iter()
-        .map(|step| {
-            json!({
-                "name": step.name,
-                "formula": step.formula,
-                "shape": step.values.shape(),
-                "values": nested(&step.values),
-            })
-        })
-        .collect();
-    let mut object = json!({ "steps": steps });
-    if let Some(row) = row {
-        let keys = row.parts.iter().map(|part| {
-            json!({
-                "key": part.key,
-                "token": part.token,
-                "score": number(part.score),
-                "weight": number(part.weight),
-                "influence": number(part.influence),
-            })
-        });
-        object["row"] = json!({
-            "query": row.query,
-            "keys": keys.collect::<Vec<_>>(),
-            "output": row.output.iter().map(|&y| number(y)).collect::<Vec<_>>(),
-        });
-    }
-    if !comparisons.is_empty() {
-        let measure = |measure: &Measure| {
-            json!({
-                "variance": number(measure.variance),
-                "entropy": number(measure.entropy),
-                "gradient": number(measure.gradient),
-            })
-        };
-        let each = comparisons.iter().map(|Comparison { name, both: [with, without] }| {
-            json!({ "name": name, "with": measure(with), "without": measure(without) })
-        });
-        object["scale"] = each.collect();
-    }
-    if !checks.is_empty() {
-        let each = checks.iter().map(|check| {
-            let verdict = if check.passed { "pass" } else { "fail" };
-            json!({ "name": check.name, "what": check.what, "verdict": verdict })
-        });
-        object["checks"] = each.collect();
-    }
-    object
-}
-
-/// An array as lists in lists.
-fn nested(array: &ArrayD<f64>) -> Value {
-    match array.ndim() {
-        0 => array.iter().map(|&x| number(x)).next().unwrap_or_default(),
-        _ => array.outer_iter().map(|part| nested(&part.to_owned())).collect(),
-    }
-}
-
-/// JSON has no infinities and no NaN; as texts, Python's `float` and JavaScript's `Number` read them.
-fn number(x: f64) -> Value {
-    match x {
-        x if x.is_nan() => json!("NaN"),
-        f64::INFINITY => json!("Infinity"),
-        f64::NEG_INFINITY => json!("-Infinity"),
-        x => json!(x),
-    }
+    let mut lines = vec![title, String::new()];
+    lines.extend(describe::input(request).iter().map(|line| text::below(line, 9)));
+    lines.push(text::hanging("shown  ", &place.words(request)));
+    lines.join("\n") + "\n\n"
 }

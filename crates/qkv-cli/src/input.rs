@@ -1,5 +1,5 @@
-//! What a command computes on: queries, keys, values and a mask out of files, by name, with the settings that the
-//! options and the files' metadata come to. How each was chosen is kept in words.
+//! What a command computes on: queries, keys, values (or what a layer makes them from) and a mask out of files, by name,
+//! with the settings that the options and the files' metadata come to. How each was chosen is kept in words.
 
 use std::collections::BTreeMap;
 
@@ -106,8 +106,17 @@ impl Input {
         Ok(input)
     }
 
+    /// Of arrays that did not come from a file.
+    pub fn of(mut own: Arrays, title: String, options: &AttentionOptions) -> anyhow::Result<Self> {
+        let found = [QUERY, KEY, VALUE].map(|names| own.take(&names));
+        let found = found.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        let sources = Sources { input: None, query: None, key: None, value: None };
+        let given = complete(found, &mut own, &sources)?;
+        Self::new(given, title, own, options)
+    }
+
     /// Settles what the arrays' own file and the options say together.
-    pub fn new(
+    fn new(
         given: Given,
         title: String,
         mut rest: Arrays,
@@ -144,7 +153,7 @@ fn one_dtype(given: &Given) -> anyhow::Result<Dtype> {
     if arrays.iter().any(|(_, array)| array.tensor.dtype() != dtype) {
         let each: Vec<_> =
             arrays.iter().map(|(name, array)| format!("{name} is {}", array.tensor.dtype())).collect();
-        let (last, first) = each.split_last().expect("three at least");
+        let (last, first) = each.split_last().expect("one at least");
         bail!("{} and {last}; want one dtype for all {}: convert them", first.join(", "), each.len());
     }
     if !matches!(dtype, Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64) {
@@ -240,9 +249,12 @@ fn tokens(text: &str) -> Option<Vec<Vec<String>>> {
 
 /// What else the file holds, in words.
 fn unused(rest: &Arrays) -> Vec<String> {
+    let names = || rest.bundle.names().map(str::to_ascii_lowercase);
+    // `check` compares with what x and a layer's weights make, if both are there.
+    let projects = names().any(|name| name == "x") && names().any(|name| qkv::is_layer_array(&name));
     let is_expected = |name: &&str| {
         let name = name.to_ascii_lowercase();
-        EXPECTED.contains(&name.as_str()) || name == "x" || qkv::is_layer_array(&name)
+        EXPECTED.contains(&name.as_str()) || projects && (name == "x" || qkv::is_layer_array(&name))
     };
     let (expected, others): (Vec<_>, Vec<_>) = rest.bundle.names().partition(is_expected);
     let mut notes = Vec::new();

@@ -3,7 +3,7 @@
 use ndarray::{Array4, ArrayD, ArrayView4, IxDyn, s};
 use qkv::{AttentionOutput, Path, Simd, error_limit};
 
-use crate::audit::draw;
+use crate::audit::{ROWS_AT_ONCE, draw};
 use crate::check::Check;
 use crate::compare::{Gauge, distance, largest, lse_limit, sample_limit, widened};
 use crate::machine::Threads;
@@ -21,8 +21,6 @@ const PAIRS_WITH_WEIGHTS: usize = 4_000_000;
 /// How far a log-sum-exp may be from the reference: there is no plain one to measure by, and it carries the rounding
 /// of its largest score.
 const LSE_ULPS: f64 = 16.0;
-/// Rows whose reference is computed at once.
-const ROWS_AT_ONCE: usize = 256;
 
 /// Which rows are checked.
 pub struct Scope {
@@ -44,6 +42,11 @@ impl Scope {
         let pairs = extents.batches * extents.heads * (extents.len_query - first) * extents.len_key;
         let drawn = (first > 0).then(|| draw(extents, first, DRAWN_ROWS, seed));
         Self { first, drawn, weights: pairs <= PAIRS_WITH_WEIGHTS }
+    }
+
+    /// Whether so few rows are met that the plain error may be small by luck.
+    pub fn is_sample(&self, extents: &Extents) -> bool {
+        self.drawn.is_some() || extents.rows() < DRAWN_ROWS
     }
 
     pub fn words(&self, extents: &Extents) -> String {
@@ -235,7 +238,7 @@ struct Truth<T: Number> {
     lse: Gauge,
     weights: Gauge,
     plain: Plain,
-    /// What is allowed beside the error law, where not all rows are met.
+    /// What is allowed beside the error law, where few rows are met.
     sample: Option<Largest>,
 }
 
@@ -271,7 +274,7 @@ impl<T: Number> Truth<T> {
         let all = || draw(&request.extents, 0, usize::MAX, 0);
         let rows = scope.drawn.clone().unwrap_or_else(all);
         let value = || largest(request.arrays.value.iter().copied());
-        self.sample = scope.drawn.is_some().then(|| Largest { score: 0.0, value: value() });
+        self.sample = scope.is_sample(&request.extents).then(|| Largest { score: 0.0, value: value() });
         let attention = request.attention(0);
         let call = request.call(&attention);
         let progress = Progress::new("reference");

@@ -190,6 +190,23 @@ impl Extents {
         }
     }
 
+    /// Batch axes and heads, if there is an axis for them.
+    pub fn lead(&self) -> Vec<usize> {
+        let heads = (self.rank > 2).then_some(self.heads);
+        self.batch_axes.iter().copied().chain(heads).collect()
+    }
+
+    /// Batch axes and key heads.
+    pub fn key_lead(&self) -> Vec<usize> {
+        let heads = (self.rank > 2).then_some(self.key_heads);
+        self.batch_axes.iter().copied().chain(heads).collect()
+    }
+
+    /// `lead`, and these axes.
+    pub fn shape(&self, last: &[usize]) -> Vec<usize> {
+        [&self.lead()[..], last].concat()
+    }
+
     /// How many rows the output has.
     pub fn rows(&self) -> usize {
         self.batches * self.heads * self.len_query

@@ -1,10 +1,8 @@
 //! The built-in sample: one layer's attention over one sentence, from a real model.
 
-use anyhow::Context;
 use qkv_io::{Format, ReadOptions, read_bytes};
 
-use crate::input::{Given, Input, text};
-use crate::layout::Trio;
+use crate::input::{Input, text};
 use crate::options::AttentionOptions;
 use crate::source::Arrays;
 
@@ -21,8 +19,5 @@ pub fn read(options: &AttentionOptions) -> anyhow::Result<Input> {
     let metadata = &bundle.metadata;
     let title =
         format!("the built-in sample: {}, layer {}", text(metadata, "model"), text(metadata, "layer"));
-    let mut arrays = Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors));
-    let mut take = |name| arrays.take(&[name])?.with_context(|| format!("the built-in sample has no {name}"));
-    let given = Given::Arrays(Trio { query: take("q")?, key: take("k")?, value: take("v")? });
-    Input::new(given, title, arrays, options)
+    Input::of(Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors)), title, options)
 }

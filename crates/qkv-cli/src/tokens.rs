@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use qkv_view::scene::token;
+
 use crate::request::{Number, Request};
 use crate::terminal::Terminal;
 
@@ -30,12 +32,12 @@ pub fn print<T: Number>(
     let lines: Vec<[String; 3]> = references
         .iter()
         .zip(tokens)
-        .map(|(reference, token)| {
+        .map(|(reference, name)| {
             let weights = reference.weights.iter().enumerate();
             let most = weights.max_by(|a, b| a.1.total_cmp(b.1)).filter(|most| *most.1 > 0.0);
             match most {
-                Some((key, weight)) => [shown(token), shown(&tokens[key]), format!("{weight:.2}")],
-                None => [shown(token), "nothing".to_string(), String::new()],
+                Some((key, weight)) => [token(name), token(&tokens[key]), format!("{weight:.2}")],
+                None => [token(name), "nothing".to_string(), String::new()],
             }
         })
         .collect();
@@ -44,16 +46,6 @@ pub fn print<T: Number>(
         if others > 0 { format!(" (of the first {SHOWN} tokens; {others} more)") } else { String::new() };
     writeln!(terminal, "\nin head {head}, each token attends most{others}:")?;
     print_in_columns(&lines, terminal)
-}
-
-/// As the file has it, but on one line.
-fn shown(token: &str) -> String {
-    let word = token.trim_start_matches(' ');
-    if word.chars().any(char::is_control) || word.is_empty() {
-        format!("{token:?}")
-    } else {
-        word.to_string()
-    }
 }
 
 fn print_in_columns(lines: &[[String; 3]], terminal: &mut Terminal) -> anyhow::Result<()> {

@@ -1,7 +1,7 @@
 //! What the documents show of the command is what the command prints.
 //!
-//! A block that follows a line `<!-- $ qkv WORDS -->` holds the output of that command; with `| TITLE | TITLE`, only
-//! the sections with these headings. `QKV_WRITE_DOCS=1 cargo test -p qkv-cli --test docs` writes them anew.
+//! A block that follows a line `<!-- $ qkv WORDS -->` holds that command and its output; with `| TITLE | TITLE`, only the
+//! sections with these headings. `QKV_WRITE_DOCS=1 cargo test -p qkv-cli --test docs` writes them anew.
 
 mod common;
 
@@ -29,6 +29,7 @@ fn words(line: &str) -> Vec<String> {
 fn printed(directive: &str) -> String {
     let mut parts = directive.split(" | ");
     let mut command = common::command();
+    command.current_dir(root());
     let output = command.args(words(parts.next().expect("a command"))).output().expect("the command starts");
     let out = common::Ran::from(output).succeeded().out.clone();
     let titles: Vec<&str> = parts.map(str::trim).collect();
@@ -57,7 +58,8 @@ fn renewed(document: &str) -> String {
         assert!(fence.starts_with(FENCE), "want a block after {line}");
         lines.by_ref().find(|line| line.starts_with(FENCE)).expect("the end of the block");
         renewed.push(fence.to_string());
-        renewed.push(printed(directive).trim_end().to_string());
+        let command = directive.split(" | ").next().expect("a command");
+        renewed.push(format!("$ qkv {command}\n{}", printed(directive).trim_end()));
         renewed.push(FENCE.to_string());
     }
     renewed.join("\n") + "\n"

@@ -206,7 +206,8 @@ fn a_layers_file_is_explained_from_its_embeddings_on() {
         "X, one row of numbers",
         "Q = X · W_q",
         "(2, 6, 24) · (24, 24) → (2, 6, 24)",
-        "in 3 heads (2, 3, 6, 8)",
+        "as heads (2, 3, 6, 8)",
+        "The layer goes on",
     ] {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
@@ -230,13 +231,19 @@ fn the_scale_is_shown_by_leaving_it_out() {
 #[test]
 fn every_line_fits_80_columns_and_no_pipe_sees_colours() {
     let files = ["smollm2-layer14", "minilm-layer3", "lesson-causal-seed0"];
-    let mut runs = vec![vec![], vec!["--causal"], vec!["--no-scale"], vec!["--tokens", "30", "--dim", "40"]];
+    let mut runs = vec![
+        vec!["--x", "20000 0; 0 20000", "--no-scale"],
+        vec!["--scale", "1e-30"],
+        vec!["--softcap", "1e-30"],
+    ];
+    runs.extend([vec![], vec!["--causal"], vec!["--no-scale"], vec!["--tokens", "30", "--dim", "40"]]);
     runs.push(vec!["--batch", "2", "--heads", "4", "--causal", "--softcap", "2", "--alibi"]);
     runs.push(vec!["--words", "supercalifragilisticexpialidocious understanding 注意力 é \u{301}"]);
     let paths = files.map(|file| data(&format!("{file}.safetensors")).display().to_string());
     for path in &paths {
         runs.push(vec![path]);
         runs.push(vec![path, "--query", "3"]);
+        runs.push(vec![path, "--alibi", "--keys", "3:4"]);
     }
     for words in runs {
         let output = common::command().env("CLICOLOR_FORCE", "1").arg("explain").args(&words).output();
@@ -266,6 +273,71 @@ fn rows_that_may_attend_nothing_and_numbers_that_are_none_are_shown_as_such() {
 }
 
 #[test]
+fn a_failed_check_of_the_lesson_is_one_of_status_1() {
+    // Scores beyond f32 leave no number to agree on.
+    let ran = qkv!("explain", "--x", "1e30 0; 0 1e30");
+    assert_eq!(ran.status, Some(1), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("\nFAIL  fast path"), "{}", ran.out);
+    let checks = qkv!("explain", "--x", "1e30 0; 0 1e30", "--json").json()["checks"].clone();
+    assert!(checks.as_array().expect("checks").iter().any(|check| check["verdict"] == "fail"), "{checks}");
+}
+
+#[test]
+fn sinks_large_scores_and_odd_layouts_are_no_failure() {
+    let place = Place::new();
+    let sinks = place.write("sinks.npy", &[("sinks", numbers(1, 3).view().into())]);
+    let ran = qkv!("explain", "--sinks", sinks, "--causal");
+    assert!(ran.succeeded().out.contains("the sink's"), "{}", ran.out);
+    // In columns, as Fortran has it; and with axes of length 0.
+    let weights = numbers((4, 4), 2);
+    let layer = |x: ndarray::ArrayViewD<'_, f32>| {
+        let w = || weights.view().into();
+        place.write("layer.npz", &[("x", x.into()), ("w_q", w()), ("w_k", w()), ("w_v", w())])
+    };
+    let x = numbers((2, 3, 4), 1);
+    let columns = x.view().reversed_axes().as_standard_layout().into_owned().reversed_axes();
+    let wanted = qkv!("explain", layer(x.view().into_dyn()), "--batch", "1").succeeded().out.clone();
+    assert_eq!(qkv!("explain", layer(columns.view().into_dyn()), "--batch", "1").succeeded().out, wanted);
+    let empty = numbers((2, 0, 4), 1);
+    qkv!("explain", layer(empty.view().into_dyn()), "--batch", "1").refused(&["layer.npz", "no query"]);
+    for seed in ["6", "7", "8"] {
+        // With few rows the plain steps may be exact by luck.
+        qkv!("explain", "--tokens", "5", "--dim", "64", "--seed", seed).succeeded();
+    }
+}
+
+#[test]
+fn texts_of_files_cannot_command_a_terminal() {
+    let place = Place::new();
+    let x = numbers((2, 3), 1);
+    let arrays = [("x", x.view().into()), ("evil\u{1b}[31m", x.view().into())];
+    let tokens = "[\"a\\u001b[31m\", \"\\u202eb\"]";
+    let input = place.write_with("in.safetensors", &arrays, &[("tokens", tokens), ("scale", "0.5\u{9b}")]);
+    for command in ["attend", "explain", "check"] {
+        let ran = qkv!(command, input);
+        for text in [&ran.out, &ran.err] {
+            assert!(!text.chars().any(|letter| letter.is_control() && letter != '\n'), "{text:?}");
+        }
+    }
+    let long = "x".repeat(70_000);
+    let input = place.write_with("long.npz", &[("x", x.view().into())], &[]);
+    qkv!("attend", input).succeeded();
+    let input = place.write_with(
+        "long.safetensors",
+        &[("x", x.view().into())],
+        &[("tokens", &format!("[\"{long}\", \"b\"]"))],
+    );
+    for command in ["attend", "explain"] {
+        let ran = qkv!(command, input);
+        assert!(ran.succeeded().out.lines().all(|line| line.width() <= 140), "{}", ran.out);
+    }
+    // Tokens of another length are said to be left out.
+    let input = place.write_with("short.safetensors", &[("x", x.view().into())], &[("tokens", "[\"a\"]")]);
+    assert!(qkv!("explain", input).succeeded().out.contains("shown"));
+    assert!(qkv!("explain", input).err.contains("tokens"), "no warning");
+}
+
+#[test]
 fn what_cannot_be_explained_is_refused() {
     let file = data("minilm-layer3.safetensors");
     qkv!("explain", "no-such-file.npz").refused(&["no-such-file.npz"]);
@@ -283,8 +355,12 @@ fn what_cannot_be_explained_is_refused() {
     qkv!("explain", "--x", "1 inf").refused(&["inf", "finite"]);
     qkv!("explain", "--x", "1 0", "--heads", "2").refused(&["--heads"]);
     qkv!("explain", "--tokens", "0").refused(&["--tokens", "0"]);
-    qkv!("explain", "--tokens", "1000000").refused(&["--tokens", "too many"]);
-    qkv!("explain", "--heads", "18446744073709551615").refused(&["too many"]);
+    qkv!("explain", "--tokens", "1000000").refused(&["--tokens 1000000", "want at most"]);
+    qkv!("explain", "--heads", "18446744073709551615")
+        .refused(&["--heads 18446744073709551615", "want at most"]);
+    qkv!("explain", "--tokens", "-1").refused(&["--tokens", "-1"]);
+    qkv!("explain", "--layout", "bshd").refused(&["--layout"]);
+    qkv!("explain", file, "--query", "1", "--keys", "0:2").refused(&["--query", "--keys"]);
     qkv!("explain", "--no-scale", "--scale", "2").refused(&["--scale"]);
     qkv!("explain", "--query", "1", "--queries", "1:2").refused(&["--quer"]);
 }

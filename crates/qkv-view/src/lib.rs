@@ -1,14 +1,16 @@
 //! Attention shown to people: arrays as torch prints them, and an explanation that goes from the embeddings to the
 //! output step by step, with formulas, shapes, numbers and what to see in them.
 //!
-//! Nothing is computed here that the engine computes: an explanation is made of a [`qkv::Trace`]. Nothing is read or
-//! printed either; text is handed back to the caller.
+//! No step of attention is computed here: an explanation is made of a [`qkv::Trace`]. Nothing is read or printed either;
+//! text is handed back to the caller.
 
 #![deny(unsafe_code)]
 
 pub mod explain;
 pub mod matrix;
+pub mod measure;
 pub mod row;
 pub mod scale;
+pub mod scene;
 pub mod show;
 pub mod text;

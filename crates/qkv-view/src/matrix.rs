@@ -1,4 +1,4 @@
-//! One matrix as torch prints it, with names at its edges and, on a terminal, cells shaded by value.
+//! One matrix as torch prints it, with names at its edges and cells that may be shaded by value.
 
 use anstyle::{Ansi256Color, Color, Style as Colours};
 use ndarray::ArrayView2;
@@ -18,13 +18,22 @@ pub struct Matrix<'a> {
     values: ArrayView2<'a, f64>,
     row_names: &'a [String],
     column_names: &'a [String],
-    shaded: bool,
+    shading: Shading,
+}
+
+/// How cells are shaded: blue above 0, red below.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shading {
+    /// Not.
+    None,
+    /// By their share of this magnitude.
+    Full(f64),
 }
 
 impl<'a> Matrix<'a> {
     /// Without names, not shaded.
     pub fn new(values: ArrayView2<'a, f64>) -> Self {
-        Self { values, row_names: &[], column_names: &[], shaded: false }
+        Self { values, row_names: &[], column_names: &[], shading: Shading::None }
     }
 
     /// A name for each row; it stands behind the row as a comment.
@@ -39,9 +48,9 @@ impl<'a> Matrix<'a> {
         self
     }
 
-    /// Whether cells are shaded: blue above 0, red below, by their share of the largest magnitude.
-    pub fn shaded(mut self, shaded: bool) -> Self {
-        self.shaded = shaded;
+    /// How cells are shaded.
+    pub fn shading(mut self, shading: Shading) -> Self {
+        self.shading = shading;
         self
     }
 
@@ -50,14 +59,7 @@ impl<'a> Matrix<'a> {
         let names = self.row_names.iter().map(|name| name.width().min(LONGEST_NAME)).max();
         let beside = names.map_or(0, |width| "  # ".len() + width);
         let rows = Shown::new(self.values.nrows(), MOST_ROWS);
-        let all_columns: Vec<usize> = (0..self.values.ncols()).collect();
-        let style = self.style(&rows, &all_columns);
-        // Two brackets, and a comma or parenthesis, close the line.
-        let room = WIDTH.saturating_sub(OPENING.len() + 1 + 3 + beside);
-        let columns = Shown::new(all_columns.len(), ((room + 2) / (style.width + 2)).max(1));
-        let style = self.style(&rows, &columns.indices().collect::<Vec<_>>());
-        let largest = self.values.iter().filter(|x| x.is_finite()).fold(0.0, |max: f64, x| max.max(x.abs()));
-
+        let (columns, style) = self.columns(&rows, beside);
         let mut lines: Vec<String> = Vec::new();
         if !self.column_names.is_empty() {
             lines.push(self.column_line(&columns, style.width));
@@ -70,7 +72,7 @@ impl<'a> Matrix<'a> {
                 None => format!("{opening}..."),
                 Some(row) => {
                     let cells: Vec<_> =
-                        columns.0.iter().map(|column| self.cell(&style, largest, *row, *column)).collect();
+                        columns.0.iter().map(|column| self.cell(&style, *row, *column)).collect();
                     let name =
                         self.row_names.get(*row).map(|name| format!("  # {}", cut(name, LONGEST_NAME)));
                     // The names begin in one column.
@@ -85,6 +87,21 @@ impl<'a> Matrix<'a> {
         lines
     }
 
+    /// As many columns as fit, and how numbers are written: the fewer columns, the fewer digits may be needed, or the more.
+    fn columns(&self, rows: &Shown, beside: usize) -> (Shown, Style) {
+        // Two brackets, and a comma or parenthesis, close the line.
+        let room = WIDTH.saturating_sub(OPENING.len() + 1 + 3 + beside);
+        let mut width = 1;
+        loop {
+            let columns = Shown::new(self.values.ncols(), ((room + 2) / (width + 2)).max(1));
+            let style = self.style(rows, &columns.indices().collect::<Vec<_>>());
+            if style.width <= width {
+                return (columns, style);
+            }
+            width = style.width;
+        }
+    }
+
     fn style(&self, rows: &Shown, columns: &[usize]) -> Style {
         let kept: Vec<f64> = rows
             .indices()
@@ -93,11 +110,15 @@ impl<'a> Matrix<'a> {
         Style::of(&kept)
     }
 
-    fn cell(&self, style: &Style, largest: f64, row: usize, column: Option<usize>) -> String {
+    fn cell(&self, style: &Style, row: usize, column: Option<usize>) -> String {
         let Some(column) = column else { return " ...".to_string() };
         let x = self.values[[row, column]];
         let text = style.write(x);
-        match colours(x / largest).filter(|_| self.shaded) {
+        let colours = match self.shading {
+            Shading::Full(full) => colours(x / full),
+            Shading::None => None,
+        };
+        match colours {
             Some(colours) => format!("{colours}{text}{colours:#}"),
             None => text,
         }
@@ -137,7 +158,7 @@ pub(crate) fn fitted(text: &str, width: usize) -> String {
 }
 
 /// A text in at most `width` columns.
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_string();
     }
@@ -151,17 +172,19 @@ fn cut(text: &str, width: usize) -> String {
     kept + if width > 0 { "…" } else { "" }
 }
 
-/// The colours of a cell, given its share of the largest magnitude; none for what is no number or nearly 0.
+/// The colours of a cell, given its share of the full strength; none for what is no number or nearly 0. They grow in
+/// strength and hardly in lightness, so that they read alike on dark and light terminals.
 fn colours(share: f64) -> Option<Colours> {
-    const BLUE: [u8; 5] = [189, 153, 111, 69, 27];
-    const RED: [u8; 5] = [224, 217, 210, 203, 160];
-    if !share.is_finite() {
+    const BLUE: [u8; 5] = [103, 104, 69, 33, 27];
+    const RED: [u8; 5] = [138, 174, 167, 203, 196];
+    const NEARLY_0: f64 = 0.02;
+    if !share.is_finite() || share.abs() < NEARLY_0 {
         return None;
     }
-    let depth = (share.abs() * BLUE.len() as f64).round() as usize;
+    let depth = (share.abs() * BLUE.len() as f64).ceil() as usize - 1;
     let ramp = if share > 0.0 { BLUE } else { RED };
-    let (back, dark) = (ramp[depth.checked_sub(1)?.min(ramp.len() - 1)], depth >= 4);
-    let front = if dark { 231 } else { 16 };
+    let back = ramp[depth.min(ramp.len() - 1)];
+    let front = if back == BLUE[4] { 231 } else { 16 };
     let colour = |index| Some(Color::Ansi256(Ansi256Color(index)));
     Some(Colours::new().bg_color(colour(back)).fg_color(colour(front)))
 }
@@ -208,9 +231,10 @@ mod tests {
     }
 
     #[test]
-    fn only_numbers_are_shaded() {
-        let values = array![[1.0, -1.0, f64::NAN, f64::INFINITY, 0.0]];
-        let line = Matrix::new(values.view()).shaded(true).lines().remove(0);
-        assert_eq!(line.matches("\u{1b}[0m").count(), 2, "{line:?}");
+    fn numbers_are_shaded_blue_and_red_and_nothing_else_is() {
+        let values = array![[1.0, -0.5, f64::NAN, f64::INFINITY, 0.0]];
+        let line = Matrix::new(values.view()).shading(Shading::Full(1.0)).lines().remove(0);
+        assert!(line.contains("48;5;27m 1.0000") && line.contains("48;5;167m-0.5000"), "{line:?}");
+        assert_eq!(line.matches("48;5;").count(), 2, "{line:?}");
     }
 }

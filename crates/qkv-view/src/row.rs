@@ -2,15 +2,15 @@
 
 use ndarray::ArrayView2;
 
-use crate::explain::{Scene, token};
 use crate::matrix::fitted;
+use crate::scene::{Scene, token};
 use crate::show;
 use crate::text::{heading, wrapped};
 
 /// Keys that are listed; more would leave the screen.
 const LISTED: usize = 12;
 /// Columns of the longest bar.
-const BAR: usize = 24;
+const BAR: usize = 20;
 
 /// A key of one query.
 #[derive(Clone, Debug)]
@@ -63,47 +63,53 @@ impl Row {
         Self { query, masked: masked.len() - parts.len(), parts, output }
     }
 
-    /// A table of at most 80 columns.
+    /// A section with a table, at most 80 columns wide.
     pub fn text(&self, scene: &Scene<'_>) -> String {
-        let name = scene.query_name(self.query);
-        let mut lines = vec![
-            heading(&format!("One row: {name}")),
-            format!("output[{}] = Σ weight · V[key]", self.query),
-            String::new(),
-        ];
+        let title = heading(&format!("One row: {}", scene.query_name(self.query)));
         if self.parts.is_empty() {
-            lines.push("It may attend nothing, so its output is 0.".to_string());
-            return lines.join("\n") + "\n";
+            return format!("{title}\nIt may attend nothing, so its output is 0.\n\n");
         }
+        let length = self.output.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let formula = format!(
+            "output[{}] = Σ weight · V[key], a vector of length {}",
+            self.query,
+            show::number(length)
+        );
+        let words = wrapped(
+            "\"masked\" is the score that softmax got (step 3). Influence is how far the output would move if the key were \
+             deleted: the length of weight / (1 - weight) · (V[key] - output). It can be small where the weight is large, \
+             if the value is near the output anyway.",
+        );
+        format!("{title}\n{formula}\n\n{}\n\n{words}\n\n", self.table(scene.tokens.is_some()))
+    }
+
+    fn table(&self, tokens: bool) -> String {
+        let line = |[key, token, masked, weight, bar, influence]: [&str; 6]| {
+            let token = if tokens { format!("  {}", fitted(token, 14)) } else { String::new() };
+            format!("{key:>6}{token}  {masked:>10}  {weight:>9}  {bar:BAR$}  {influence:>9}")
+        };
         let listed = &self.parts[..self.parts.len().min(LISTED)];
-        let token_of = |part: &Part| part.token.as_deref().map(token).unwrap_or_default();
-        let tokens = scene.tokens.is_some();
-        let heads = if tokens { format!("{:>6}  {:>14}", "key", "token") } else { format!("{:>6}", "key") };
-        lines.push(format!("{heads}  {:>9}  {:>7}  {:BAR$}  {:>9}", "score", "weight", "", "influence"));
         let heaviest = listed[0].weight;
+        let mut lines = vec![line(["key", "token", "masked", "weight", "", "influence"])];
         for part in listed {
-            let own = if tokens { format!("  {}", fitted(&token_of(part), 14)) } else { String::new() };
             let share = if heaviest > 0.0 { part.weight / heaviest } else { 0.0 };
             let bar = "█".repeat((share * BAR as f64).round() as usize);
-            lines.push(format!(
-                "{:>6}{own}  {:>9.4}  {:>7.4}  {bar:BAR$}  {:>9.4}",
-                part.key, part.score, part.weight, part.influence
-            ));
+            let [masked, weight, influence] = [part.score, part.weight, part.influence].map(show::number);
+            let name = part.token.as_deref().map(token).unwrap_or_default();
+            lines.push(line([&part.key.to_string(), &name, &masked, &weight, &bar, &influence]));
         }
         let others = &self.parts[listed.len()..];
         if !others.is_empty() {
             let rest: f64 = others.iter().map(|part| part.weight).sum();
-            lines.push(format!("and {} of weight {rest:.4} together", show::count(others.len(), "more key")));
+            lines.push(format!(
+                "and {} of weight {} together",
+                show::count(others.len(), "more key"),
+                show::number(rest)
+            ));
         }
         if self.masked > 0 {
             lines.push(format!("{} masked: weight 0", show::count(self.masked, "key")));
         }
-        lines.push(String::new());
-        lines.push(wrapped(
-            "Influence is how far the output would move (the length of the difference) if the key were deleted. It can \
-             be small where the weight is large: a value near the average moves little.",
-        ));
-
-        lines.join("\n") + "\n"
+        lines.join("\n")
     }
 }

@@ -1,39 +1,47 @@
 //! What the scale is for: how large scores are, how many keys the weights are spread over, and how much of a gradient
 //! softmax lets through, with 1/√d and without it.
 
-use ndarray::{Dimension, Ix2};
-use qkv::{Attention, Error, Generator, Trace};
+use ndarray::ArrayView2;
+use qkv::{Attention, Error, Generator};
 
-use crate::explain::{entropy, variance};
+use crate::measure::{entropy, gradient, variance};
+use crate::scene::Scene;
+use crate::show;
+use crate::text::{heading, wrapped};
 
 /// The dimensions that are tried, and how many queries and keys are drawn for each.
 const DIMENSIONS: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 const DRAWN: usize = 64;
 
-/// What a scale does to one call.
+/// What a scale does to the rows of one head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
+    /// How many keys a row has.
+    pub keys: usize,
     /// Of the scores that softmax gets, masked ones left out.
     pub variance: f64,
-    /// The mean entropy of a row of weights, in nats.
+    /// The mean entropy of a row of weights, in nats; at most ln(keys).
     pub entropy: f64,
-    /// The mean over rows of `Σ p (1 - p)`, the trace of softmax's Jacobian `diag(p) - p pᵀ`: how much the weights of a
-    /// row move when its scores do. 0 where one key has all the weight.
+    /// The mean of a row's `Σ p (1 - p)`, softmax's [`gradient`]: 0 where one key has all the weight.
     pub gradient: f64,
 }
 
 impl Measure {
-    /// Over all rows of a trace that attend anything.
-    pub fn new<D: Dimension>(trace: &Trace<f64, D>) -> Self {
-        let rows: Vec<Vec<f64>> = trace.weights.rows().into_iter().map(|row| row.to_vec()).collect();
-        let attending: Vec<_> = rows.into_iter().filter(|row| row.iter().any(|&p| p != 0.0)).collect();
-        let mean = |of: &dyn Fn(&[f64]) -> f64| {
-            attending.iter().map(|row| of(row)).sum::<f64>() / attending.len().max(1) as f64
-        };
+    /// Of the head that a scene prints.
+    pub fn of(scene: &Scene<'_>) -> Self {
+        Self::new(scene.matrix(&scene.trace.masked), scene.matrix(&scene.trace.weights))
+    }
+
+    /// Over all rows that attend anything.
+    fn new(masked: ArrayView2<'_, f64>, weights: ArrayView2<'_, f64>) -> Self {
+        let attending: Vec<_> =
+            weights.rows().into_iter().filter(|row| row.iter().any(|&p| p != 0.0)).collect();
+        let mean = |sum: f64| sum / attending.len().max(1) as f64;
         Self {
-            variance: variance(trace.masked.iter().copied()),
-            entropy: mean(&|row| entropy(row.iter().copied())),
-            gradient: mean(&|row| row.iter().map(|p| p * (1.0 - p)).sum()),
+            keys: weights.ncols(),
+            variance: variance(masked.iter().copied()),
+            entropy: mean(attending.iter().map(|row| entropy(row.iter().copied())).sum()),
+            gradient: mean(attending.iter().map(|row| gradient(row.iter().copied())).sum()),
         }
     }
 }
@@ -46,19 +54,21 @@ pub struct Comparison {
     pub both: [Measure; 2],
 }
 
-/// Queries and keys drawn from the standard normal distribution, of growing dimension.
+/// Queries and keys of growing dimension, drawn by `randn` after `manual_seed(seed)`: queries, keys, and the next.
 ///
 /// # Errors
 /// Never for these sizes; the engine's errors are passed on.
 pub fn growing(seed: u64) -> Result<Vec<Comparison>, Error> {
     let mut generator = Generator::new(seed);
     let compare = |dim: usize| {
-        let mut draw = || Ok::<_, Error>(generator.randn(&[DRAWN, dim])?.mapv(f64::from));
-        let (query, key) = (draw()?, draw()?);
-        let matrix = |array: ndarray::ArrayD<f64>| array.into_dimensionality::<Ix2>().expect("two axes");
-        let (query, key) = (matrix(query), matrix(key));
+        let query = generator.randn(&[DRAWN, dim])?;
+        let key = generator.randn(&[DRAWN, dim])?;
         let measure = |attention: Attention<'_>| {
-            Ok::<_, Error>(Measure::new(&attention.trace(query.view(), key.view(), key.view())?))
+            let trace = attention.trace(query.view(), key.view(), key.view())?.widened();
+            let matrix = |array: &ndarray::ArrayD<f64>| {
+                array.clone().into_dimensionality::<ndarray::Ix2>().expect("two axes")
+            };
+            Ok::<_, Error>(Measure::new(matrix(&trace.masked).view(), matrix(&trace.weights).view()))
         };
         let both = [measure(Attention::new())?, measure(Attention::new().scale(1.0))?];
         Ok(Comparison { name: format!("d = {dim}"), both })
@@ -66,17 +76,30 @@ pub fn growing(seed: u64) -> Result<Vec<Comparison>, Error> {
     DIMENSIONS.into_iter().map(compare).collect()
 }
 
-/// A table of at most 80 columns.
-pub fn table(comparisons: &[Comparison]) -> String {
+/// A section with a table, at most 80 columns wide.
+pub fn text(comparisons: &[Comparison]) -> String {
+    let words = format!(
+        "\"This input\" is the one above; the rows under it are {DRAWN} queries and {DRAWN} keys of growing dimension d, \
+         drawn by randn. A dot product of d such numbers has variance d. Divided by √d the scores keep a variance near 1, \
+         whatever d is. Without that they grow with d; the weights pile up on one key, and their entropy (in nats, at most \
+         the logarithm of the number of keys) falls to 0. Then softmax stops answering to its scores: its gradient, \
+         Σ p·(1 - p) averaged over the rows, falls to 0 too, and a model can no longer learn whom to attend."
+    );
+    format!("{}\n{}\n\n{}\n\n", heading("What the scale is for"), table(comparisons), wrapped(&words))
+}
+
+fn table(comparisons: &[Comparison]) -> String {
+    let head = |label: &str, keys: &str| format!("{label:<11}{keys:>5}");
+    let measures = " variance entropy gradient".repeat(2);
     let mut lines = vec![
-        format!("{:12}{:^32}{:^32}", "", "with 1/√d", "without").trim_end().to_string(),
-        format!("{:12}{}", "", "  variance   entropy  gradient  ".repeat(2)).trim_end().to_string(),
+        format!("{}{:^28}{:^28}", head("", ""), "with the scale", "without").trim_end().to_string(),
+        format!("{}{}", head("", "keys"), measures.replace(" variance", "   variance")),
     ];
     for Comparison { name, both } in comparisons {
-        let numbers = both.map(|Measure { variance, entropy, gradient }| {
-            format!("{variance:>10.4}{entropy:>10.4}{gradient:>10.4}  ")
+        let numbers = both.map(|Measure { variance, entropy, gradient, .. }| {
+            format!("{:>11}{:>8.4}{:>9.4}", show::number(variance), entropy + 0.0, gradient + 0.0)
         });
-        lines.push(format!("{name:12}{}", numbers.concat()).trim_end().to_string());
+        lines.push(format!("{}{}", head(name, &both[0].keys.to_string()), numbers.concat()));
     }
     lines.join("\n")
 }
@@ -101,14 +124,13 @@ mod tests {
         }
         let last = all.last().unwrap().both[1];
         assert!(last.variance > 500.0 && last.entropy < 0.2 && last.gradient < 0.1, "{last:?}");
-        assert!(table(&all).lines().all(|line| line.chars().count() <= 80));
+        assert!(text(&all).lines().all(|line| line.chars().count() <= 80), "{}", text(&all));
     }
 
     #[test]
     fn equal_scores_have_the_largest_entropy() {
-        let zeros = Array2::<f64>::zeros((4, 3));
-        let trace = Attention::new().trace(zeros.view(), zeros.view(), zeros.view()).unwrap();
-        let Measure { variance, entropy, gradient } = Measure::new(&trace);
-        assert!(variance == 0.0 && (entropy - libm::log(4.0)).abs() < 1e-15 && gradient == 0.75);
+        let (masked, weights) = (Array2::<f64>::zeros((3, 4)), Array2::from_elem((3, 4), 0.25));
+        let Measure { keys, variance, entropy, gradient } = Measure::new(masked.view(), weights.view());
+        assert!(keys == 4 && variance == 0.0 && (entropy - libm::log(4.0)).abs() < 1e-15 && gradient == 0.75);
     }
 }

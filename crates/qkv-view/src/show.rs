@@ -27,6 +27,15 @@ pub fn count(count: usize, what: &str) -> String {
     format!("{count} {plural}")
 }
 
+/// A number with 4 decimals, or with an exponent where that would be long or say nothing.
+pub fn number(x: f64) -> String {
+    match x.abs() {
+        0.0 => "0.0000".to_string(),
+        size if x.is_finite() && !(5e-5..1e5).contains(&size) => format!("{x:.3e}"),
+        _ => format!("{x:.4}"),
+    }
+}
+
 /// A duration in the unit that suits it.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
