@@ -325,12 +325,11 @@ impl<'s, 'a> Teller<'s, 'a> {
     }
 
     fn softcapped(&self) -> Option<Step> {
-        let cap = self.scene.softcap?;
+        let cap = show::number(self.scene.softcap?);
         Some(Step {
             formula: format!("softcapped = {cap} · tanh(scaled / {cap})"),
             note: format!(
-                "No score can leave ({}, {cap}): small ones hardly change, large ones are squeezed.",
-                -cap
+                "No score can leave (-{cap}, {cap}): small ones hardly change, large ones are squeezed."
             ),
             ..self.pairs(StepName::Softcapped, &self.scene.trace.softcapped)
         })

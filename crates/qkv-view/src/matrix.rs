@@ -10,6 +10,8 @@ use crate::show::{EDGE, Style, WIDTH};
 const MOST_ROWS: usize = 20;
 /// Columns of a row's name, at most.
 const LONGEST_NAME: usize = 16;
+/// Columns that a name above is given, if it is so long.
+const NAME_ABOVE: usize = 8;
 const OPENING: &str = "tensor([";
 
 /// A matrix and how it is printed.
@@ -91,11 +93,14 @@ impl<'a> Matrix<'a> {
     fn columns(&self, rows: &Shown, beside: usize) -> (Shown, Style) {
         // Two brackets, and a comma or parenthesis, close the line.
         let room = WIDTH.saturating_sub(OPENING.len() + 1 + 3 + beside);
-        let mut width = 1;
+        // Names want some room too.
+        let names = self.column_names.iter().map(|name| name.width().min(NAME_ABOVE)).max();
+        let mut width = names.unwrap_or(1);
         loop {
             let columns = Shown::new(self.values.ncols(), ((room + 2) / (width + 2)).max(1));
-            let style = self.style(rows, &columns.indices().collect::<Vec<_>>());
+            let mut style = self.style(rows, &columns.indices().collect::<Vec<_>>());
             if style.width <= width {
+                style.width = width;
                 return (columns, style);
             }
             width = style.width;
@@ -176,7 +181,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
 /// strength and hardly in lightness, so that they read alike on dark and light terminals.
 fn colours(share: f64) -> Option<Colours> {
     const BLUE: [u8; 5] = [103, 104, 69, 33, 27];
-    const RED: [u8; 5] = [138, 174, 167, 203, 196];
+    const RED: [u8; 5] = [138, 174, 210, 167, 203];
     const NEARLY_0: f64 = 0.02;
     if !share.is_finite() || share.abs() < NEARLY_0 {
         return None;
@@ -203,10 +208,10 @@ mod tests {
         assert_eq!(
             matrix.lines(),
             [
-                "#            the      cat  unders…",
-                "tensor([[ 0.5000,  0.2500,  0.2500],   # the",
-                "        [-1.0000,  2.0000,    -inf],   # cat",
-                "        [ 0.0000,  1.0000,  3.0000]])  # understanding",
+                "#             the       cat  underst…",
+                "tensor([[  0.5000,   0.2500,   0.2500],   # the",
+                "        [ -1.0000,   2.0000,     -inf],   # cat",
+                "        [  0.0000,   1.0000,   3.0000]])  # understanding",
             ]
         );
     }
@@ -234,7 +239,7 @@ mod tests {
     fn numbers_are_shaded_blue_and_red_and_nothing_else_is() {
         let values = array![[1.0, -0.5, f64::NAN, f64::INFINITY, 0.0]];
         let line = Matrix::new(values.view()).shading(Shading::Full(1.0)).lines().remove(0);
-        assert!(line.contains("48;5;27m 1.0000") && line.contains("48;5;167m-0.5000"), "{line:?}");
+        assert!(line.contains("48;5;27m 1.0000") && line.contains("48;5;210m-0.5000"), "{line:?}");
         assert_eq!(line.matches("48;5;").count(), 2, "{line:?}");
     }
 }

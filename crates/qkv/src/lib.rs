@@ -20,6 +20,9 @@
 //! # Ok::<(), qkv::Error>(())
 //! ```
 //!
+//! Around it: [`Attention::trace`] keeps every intermediate, [`Layer`] makes queries, keys and values of embeddings, and
+//! [`Generator`] draws the numbers that torch draws.
+//!
 //! # One row, one answer
 //!
 //! The bits of an output row depend only on that row's query, the keys and values it may attend, their positions,
@@ -38,7 +41,7 @@
 //! | NaN or ∞ in masked keys and values | cannot reach the output |
 //! | NaN in a query, or in a visible key or value | the rows that see it are NaN |
 //! | what does not fit | an [`Error`] that names the argument, what was got, what is wanted and the usual mend |
-//! | memory | linear in the lengths, unless the weights themselves are asked for |
+//! | memory | linear in the lengths, unless the weights, scores or the trace are asked for |
 //! | threads | those of the rayon pool that the caller is in |
 
 #![deny(unsafe_code)]
