@@ -6,6 +6,7 @@
 use std::io::Write;
 
 use clap::Args;
+use qkv_view::show;
 use serde_json::{Value, json};
 
 use crate::describe;
@@ -18,7 +19,6 @@ use crate::projected;
 use crate::request::{Number, Request, with_element};
 use crate::source::Source;
 use crate::terminal::Terminal;
-use qkv_view::show;
 
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]

@@ -1,6 +1,7 @@
 //! How a call was read and what it does, in words: shapes, the five steps, masks.
 
 use qkv::{Alignment, Window};
+use qkv_view::show;
 use serde_json::{Value, json};
 
 use crate::input::Given;
@@ -8,7 +9,6 @@ use crate::layout::Layout;
 use crate::request::{Extents, Number, Request};
 use crate::source::Array;
 use crate::terminal::Terminal;
-use qkv_view::show;
 
 /// A mask, bias or bound, as it is told to people and in JSON.
 pub struct Bound {

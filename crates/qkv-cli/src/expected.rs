@@ -4,6 +4,7 @@ use anyhow::bail;
 use ndarray::ArrayD;
 use qkv::{Stage, error_limit, ulp};
 use qkv_io::Dtype;
+use qkv_view::show;
 
 use crate::check::Check;
 use crate::compare::{Gauge, largest, lse_limit, tolerance, widened};
@@ -13,7 +14,6 @@ use crate::paths;
 use crate::projected::{self, Embedding};
 use crate::request::{Number, Request};
 use crate::source::{Array, Arrays};
-use qkv_view::show;
 
 /// The arrays of a file that results are compared with.
 pub struct Expected {

@@ -3,9 +3,9 @@
 
 use anyhow::bail;
 use ndarray::{ArrayD, ArrayViewD, CowArray, IxDyn, ShapeBuilder};
+use qkv_view::show;
 
 use crate::options::{AttentionOptions, AxisOrder};
-use qkv_view::show;
 
 /// The order of a file's axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use anyhow::bail;
 use ndarray::{ArrayD, ArrayViewD};
 use qkv::{Bias, Element};
 use qkv_io::{Data, Dtype, Tensor, TensorView};
+use qkv_view::show;
 
 use crate::options::MaskAs;
 use crate::source::Array;
-use qkv_view::show;
 
 /// A mask whose meaning is settled.
 pub struct Mask {

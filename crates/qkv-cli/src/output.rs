@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use qkv_io::{Fault, Format, TensorView, WriteOptions};
-
 use qkv_view::show;
 
 use crate::interrupt;

@@ -2,6 +2,7 @@
 
 use ndarray::{Array4, ArrayD, ArrayView4, IxDyn, s};
 use qkv::{AttentionOutput, Path, Simd, error_limit};
+use qkv_view::show;
 
 use crate::audit::{ROWS_AT_ONCE, draw};
 use crate::check::Check;
@@ -9,7 +10,6 @@ use crate::compare::{Gauge, distance, largest, lse_limit, sample_limit, widened}
 use crate::machine::Threads;
 use crate::progress::Progress;
 use crate::request::{Extents, Number, Request, four_axes, view_four_axes};
-use qkv_view::show;
 
 /// Multiply-adds that the oracles are given, which do some 10^8 in a second; those for f64 far fewer.
 const ORACLE_WORK: f64 = 5e8;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use anyhow::bail;
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use qkv::{AttentionOutput, Layer, Projections, Real, error_limit};
+use qkv_view::show;
 
 use crate::audit::{ROWS_AT_ONCE, draw};
 use crate::check::Check;
@@ -18,7 +19,6 @@ use crate::options::AttentionOptions;
 use crate::paths::Scope;
 use crate::request::{Number, Request, layer, typed};
 use crate::source::{Array, Arrays};
-use qkv_view::show;
 
 /// Embeddings and weights that stand in a file beside its queries, keys and values.
 pub struct Embedding {

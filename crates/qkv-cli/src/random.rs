@@ -11,10 +11,10 @@ use clap::{Args, ValueEnum};
 use ndarray::{ArrayD, IxDyn};
 use qkv::{Element, Generator, Real, bf16, f16};
 use qkv_io::{Data, Tensor};
+use qkv_view::show;
 
 use crate::output;
 use crate::terminal::Terminal;
-use qkv_view::show;
 
 #[derive(Args, Debug)]
 pub struct Arguments {

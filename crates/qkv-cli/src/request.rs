@@ -4,12 +4,12 @@ use anyhow::{Context, bail};
 use ndarray::{Array4, ArrayD, ArrayView4, ArrayViewD, Axis, CowArray, IxDyn};
 use qkv::{Alignment, Attention, Call, Layer, Projections, Simd};
 use qkv_io::{Data, Tensor};
+use qkv_view::show;
 
 use crate::input::{Given, Input};
 use crate::layout::{Layout, Trio};
 use crate::options::{AttentionOptions, AxisOrder};
 use crate::source::Array;
-use qkv_view::show;
 
 /// A type that arrays of queries, keys and values have, in the engine and in files.
 pub trait Number: qkv::Element<Accumulator: qkv_io::Element> + qkv_io::Element {}

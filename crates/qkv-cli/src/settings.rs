@@ -6,11 +6,11 @@ use anyhow::{Context, bail};
 use ndarray::{ArrayD, Axis};
 use qkv::{Alibi, Alignment, Attention, Window};
 use qkv_io::{Tensor, TensorView};
+use qkv_view::show;
 
 use crate::mask::as_f64;
 use crate::options::{AttentionOptions, Causal, MaskAs};
 use crate::source::{self, Arrays};
-use qkv_view::show;
 
 /// Everything a call is told but the arrays and the mask.
 pub struct Settings {
