@@ -70,7 +70,8 @@ pub struct Arguments {
     #[arg(long, value_name = "A:B")]
     queries: Option<Span>,
 
-    /// Which keys are shown [default: all of a lesson, the first 5 of a file]; weights always count all keys
+    /// Which keys are shown [default: all of a lesson, the first 5 of a file, all with --query]; weights
+    /// always count all keys
     #[arg(long, value_name = "A:B")]
     keys: Option<Span>,
 

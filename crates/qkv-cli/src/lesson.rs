@@ -182,16 +182,17 @@ impl Lesson {
                 x.ncols(),
             ),
             Kind::Heads { counts: [batch, heads, tokens, dim] } => format!(
-                "The second lesson: {} of {}, each with {} of {}. Q, K and V come from three randn({batch}, {heads}, \
-                 {tokens}, {dim}), as PyTorch draws them after torch.manual_seed({seed}). Every head does the same on \
-                 numbers of its own; one head of batch 0 is printed here (--head H).",
+                "The second lesson: {} of {}, each with queries, keys and values for {} of {}. Q, K and V come directly \
+                 from three randn({batch}, {heads}, {tokens}, {dim}), as PyTorch draws them after \
+                 torch.manual_seed({seed}). Every head does the same on numbers of its own; one head of batch 0 is printed \
+                 here, the first if you do not say --head H.",
                 show::count(*batch, "batch"),
                 show::count(*heads, "head"),
                 show::count(*tokens, "token"),
                 show::count(*dim, "number"),
             ),
         };
-        what + " Matrices are printed as PyTorch prints them: 4 decimals, computed with more."
+        what + " Matrices are printed as PyTorch prints them, wide ones in part: 4 decimals, computed with more."
     }
 }
 

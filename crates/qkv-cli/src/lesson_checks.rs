@@ -59,7 +59,7 @@ fn row_sums(trace: &Trace<f64, IxDyn>) -> Check {
     let what = match attending.len() {
         0 => "no row attends anything".to_string(),
         count => format!(
-            "{} of weights sum to 1: largest error {}, limit {}",
+            "{} of weights, each sums to 1: largest error {}, limit {}",
             show::count(count, "row"),
             show::error(error),
             show::error(limit)
@@ -105,8 +105,8 @@ fn no_leak<T: Number>(
     let of = show::count(future.len(), "pair");
     let what = match (weighty, changed) {
         (0, 0) => format!(
-            "the weights of all {of} of the future are exactly 0; and with NaN for all keys and values from a place on, no \
-             bit of the rows before changes ({} tried)",
+            "the weights of all {of} of the future are exactly 0; and all keys and values from some place on replaced by \
+             NaN leave the rows before it unchanged, to the bit ({} tried)",
             show::count(cuts, "place")
         ),
         _ => format!(
@@ -125,7 +125,7 @@ fn fast_path<T: Number>(request: &Request<'_, T>, attention: &Attention<'_>) -> 
     let measured = against_reference(request, attention, &rows, output)?;
     let (error, limit) = (measured.ours.error, measured.limit(request));
     let what = format!(
-        "the engine's fast path ({path}) gives what the five steps give in f64: largest error {}, limit {}",
+        "the engine's quick way ({path}) gives what the steps give in double precision: largest error {}, limit {}",
         show::error(error),
         show::error(limit)
     );

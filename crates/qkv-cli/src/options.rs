@@ -84,7 +84,8 @@ pub struct AttentionOptions {
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<usize>,
 
-    /// What is drawn: the audit's rows, a lesson's numbers
+    /// The seed of what is drawn: a lesson's numbers [default: 42, of the second lesson 0], else the audit's rows
+    /// [default: 0]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

@@ -182,7 +182,9 @@ impl<'s, 'a> Teller<'s, 'a> {
         let rows = scene.rows_of(&self.average);
         let shown = scene.matrix(&rows);
         let alike = shown.rows().into_iter().all(|row| row == shown.row(0));
-        let equal = if alike {
+        let equal = if shown.nrows() == 1 {
+            ""
+        } else if alike {
             "All rows are alike: no query has a say yet."
         } else {
             "Rows differ only in which values a query may read."
@@ -217,7 +219,7 @@ impl<'s, 'a> Teller<'s, 'a> {
         let letter = step.name.as_str();
         let name = letter.to_uppercase();
         let note = [
-            "A query is what a token looks for, in all tokens, itself included.",
+            "A query is what a token looks for, in the tokens that it may read, itself included.",
             "A key is what a token can be found by.",
             "A value is what a token passes on to those that find it.",
         ][index];
@@ -257,12 +259,16 @@ impl<'s, 'a> Teller<'s, 'a> {
                 .map(|(q, k)| format!("{}·{}", show::number(*q), show::number(*k)));
             let products: Vec<_> = products.collect();
             let sum = if (1..=SHORT).contains(&products.len()) {
-                format!("{} = {}", products.join(" + ").replace("+ -", "- "), show::number(score))
+                format!("{} ≈ {}", products.join(" + ").replace("+ -", "- "), show::number(score))
             } else {
                 show::number(score)
             };
-            let among = if self.hidden > 0 { "Of the keys that it may read" } else { "Of all keys" };
-            format!(" {among}, {} fits {} best: {sum}.", scene.key_name(key), scene.query_name(self.query))
+            let name = scene.query_name(self.query);
+            let among = match self.hidden {
+                0 => "Of all keys".to_string(),
+                _ => format!("Of the keys that {name} may read (step 3 has the mask)"),
+            };
+            format!(" {among}, {} fits {name} best: {sum}.", scene.key_name(key))
         });
         let shapes = &scene.shapes;
         Step {
@@ -270,7 +276,7 @@ impl<'s, 'a> Teller<'s, 'a> {
             shapes: format!("{} · {} → {}", shapes.query(), shapes.key_transposed(), shapes.scores()),
             note: format!(
                 "Every query meets every key: row i, column j is the dot product of query i and key j, large where both \
-                 are long and point the same way, below 0 where they point apart.{best}"
+                 are long and point the same way, below 0 where the angle between them is over 90°.{best}"
             ),
             ..self.pairs(StepName::Scores, &trace.scores)
         }
@@ -287,38 +293,40 @@ impl<'s, 'a> Teller<'s, 'a> {
         };
         let [before, after] = [&trace.scores, &trace.scaled].map(|scores| show::number(visible(scores)));
         let count = masked.len() - self.hidden;
-        let of = format!(
-            "(of the {} of this head{})",
-            show::count(count, "score"),
-            match self.hidden {
-                0 => "",
-                _ => " that a query may read",
-            }
-        );
+        let whole = masked.nrows() == scene.shapes.len_query;
+        let of = match (whole, self.hidden) {
+            (true, 0) => format!("of all {}", show::count(count, "score")),
+            (true, _) => format!("of the {} that step 3 does not hide", show::count(count, "score")),
+            (false, _) => format!("of the {} of the queries shown", show::count(count, "score")),
+        };
         let example = self.best_key().map_or(String::new(), |key| {
             let [score, scaled] = [&trace.scores, &trace.scaled].map(|scores| self.row(scores)[key]);
-            format!(" {} / √{dim} = {}.", show::number(score), show::number(scaled))
+            format!(" {} / √{dim} ≈ {}.", show::number(score), show::number(scaled))
         });
+        // One score has no variance.
+        let changed = match count {
+            0 | 1 => String::new(),
+            _ => format!(": here from {before} to {after} ({of}; n - 1 in the variance, as in torch.var)"),
+        };
         let (formula, note) = match scene.scale {
             Scale::Default => (
                 format!("scaled = scores / √{dim}"),
                 format!(
                     "A dot product is a sum of d products, so its variance tends to grow like d and its size like √d; \
-                     large scores would make softmax pick one key and forget the others. Dividing each score by √{dim} \
-                     divides the variance by {dim}: here from {before} to {after} {of}. Which key fits best stays \
-                     as it was.{example}"
+                     scores far apart would make softmax pick one key and forget the others. Dividing each score by \
+                     √{dim} divides the variance by {dim}{changed}. Which key fits best stays as it was.{example}"
                 ),
             ),
             Scale::Given(scale) => (
                 format!("scaled = scores · {}", show::number(scale)),
                 format!(
-                    "The variance was {before} and is {after} {of}. (The usual scale is 1/√d, here {:.4}.)",
+                    "The variance was {before} and is {after} ({of}). The usual scale is 1/√d, here {:.4}.",
                     1.0 / (dim as f64).sqrt()
                 ),
             ),
             Scale::LeftOut => (
                 "scaled = scores".to_string(),
-                format!("The scale is left out: the scores keep their variance, {before} {of}."),
+                format!("The scale is left out: the scores keep their variance, {before} ({of})."),
             ),
         };
         Step { formula, note, ..self.pairs(StepName::Scaled, &trace.scaled) }
@@ -346,9 +354,9 @@ impl<'s, 'a> Teller<'s, 'a> {
             let none_here = scene.matrix(&values).iter().all(|&s| s != f64::NEG_INFINITY);
             let here = if none_here { ", none of them among those shown" } else { " (·)" };
             format!(
-                "{words} {} of {} of query and key are hidden{here}: their scores become -∞ (-inf), and since e to the \
-                 power of -∞ is 0, their weights will be exactly 0. The pairs are left out of every sum, so that not even \
-                 a NaN in a hidden key or value comes through.",
+                "{words} {} of {} of query and key are hidden{here}: the score becomes -∞ (-inf), and as e to the power of \
+                 -∞ is 0, the weight will be exactly 0. The engine skips these pairs, since 0 times NaN would be NaN: \
+                 whatever a hidden key or value holds, nothing of it comes through.",
                 self.hidden,
                 show::count(scene.matrix(&scene.trace.masked).len(), "pair")
             )
@@ -371,14 +379,16 @@ impl<'s, 'a> Teller<'s, 'a> {
         let name = scene.query_name(self.query);
         let largest =
             (0..row.len()).filter(|&key| row[key] > 0.0).reduce(|a, b| if row[b] > row[a] { b } else { a });
+        let entropy = entropy(row.iter().copied());
         let most = match largest {
             Some(key) => format!(
-                "{} attends {} most: {}. Its weights are spread as if over {:.1} keys of equal weight (e to the power of \
-                 their entropy, -Σ p ln p).",
+                "{} attends {} most: {}. The entropy of its weights p, -Σ p ln p, is {entropy:.4}; e^{entropy:.4} ≈ {:.1}: it is \
+                 as if {:.1} keys had equal weight.",
                 capitalized(&name),
                 scene.key_name(key),
                 self.share(key),
-                libm::exp(entropy(row.iter().copied())),
+                libm::exp(entropy),
+                libm::exp(entropy),
             ),
             None if row.iter().any(|weight| weight.is_nan()) => {
                 format!("{} is not a number.", capitalized(&name))
@@ -403,7 +413,8 @@ impl<'s, 'a> Teller<'s, 'a> {
         let power = libm::exp(score);
         // Beyond this the engine's shift by the row's maximum is what makes it possible at all.
         if power.is_finite() && (1e-3..1e3).contains(&power) && weight > 0.0 {
-            format!("e^{score:.4} / {:.4} = {weight:.4}", power / weight)
+            let sum = power / weight;
+            format!("e^{score:.4} / {sum:.4} ≈ {weight:.4}, where {sum:.4} is the sum along its row")
         } else {
             format!("{weight:.4}")
         }
@@ -436,13 +447,13 @@ impl<'s, 'a> Teller<'s, 'a> {
             format!("[{}]", numbers.join(", "))
         };
         let (result, plain) = match short {
-            true => (format!(" = {}", vector(output)), format!(" Step 0 had {} here.", vector(average))),
+            true => (format!(" ≈ {}", vector(output)), format!(" Step 0 had {} here.", vector(average))),
             false => (String::new(), " Compare it with step 0.".to_string()),
         };
         let more = scene.embedding.as_ref().filter(|embedding| embedding.has_output);
         let more = more.map_or("", |_| {
-            " The layer goes on: it puts the outputs of its heads side by side and multiplies by W_o, which mixes them \
-             (not shown here)."
+            " The layer goes on: it puts the outputs of its heads side by side, multiplies by W_o, which mixes them, and adds \
+             its bias if it has one (not shown here)."
         });
         Step {
             formula: "output = weights · V".to_string(),
@@ -453,7 +464,7 @@ impl<'s, 'a> Teller<'s, 'a> {
                 scene.shapes.output()
             ),
             note: format!(
-                "Each row is the average of the rows of V by the weights of step 4. Row {}: {}{result}.{plain}{more}",
+                "Each row is the average of the rows of V, weighted by its row of step 4. Row {}: {}{result}.{plain}{more}",
                 self.query,
                 weighted_sum(self.row(&trace.weights)),
             ),

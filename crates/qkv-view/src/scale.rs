@@ -81,9 +81,10 @@ pub fn text(comparisons: &[Comparison]) -> String {
     let words = format!(
         "\"This input\" is the one above; the rows under it are {DRAWN} queries and {DRAWN} keys of growing dimension d, \
          drawn by randn. A dot product of d such numbers has variance d. Divided by √d the scores keep a variance near 1, \
-         whatever d is. Without that they grow with d; the weights pile up on one key, and their entropy (in nats, at most \
-         the logarithm of the number of keys) falls to 0. Then softmax stops answering to its scores: its gradient, \
-         Σ p·(1 - p) averaged over the rows, falls to 0 too, and a model can no longer learn whom to attend."
+         whatever d is. Without that the variance grows like d; the weights p pile up on one key, and their entropy (in \
+         nats, at most the logarithm of the number of keys) falls towards 0. Then softmax stops answering to its scores: \
+         the sum of its slopes, Σ p·(1 - p), here called gradient, falls towards 0 too, and a model can no longer learn \
+         whom to attend. (Entropy and gradient are means over the rows.)"
     );
     format!("{}\n{}\n\n{}\n\n", heading("What the scale is for"), table(comparisons), wrapped(&words))
 }
