@@ -43,6 +43,9 @@ pub trait Element:
     /// [`widen`](Self::widen) for each number of a slice, into one of the same length.
     fn widen_slice(from: &[Self], to: &mut [Self::Accumulator]);
 
+    /// The slice itself, where there is nothing to widen.
+    fn as_wide(slice: &[Self]) -> Option<&[Self::Accumulator]>;
+
     /// A finished result on its way out: rounded once, never -0, and every NaN the canonical one.
     fn leave(x: Self::Accumulator) -> Self {
         if x.is_nan() {
@@ -122,6 +125,11 @@ macro_rules! real {
             fn widen_slice(from: &[Self], to: &mut [Self]) {
                 to.copy_from_slice(from);
             }
+
+            #[inline(always)]
+            fn as_wide(slice: &[Self]) -> Option<&[Self]> {
+                Some(slice)
+            }
         }
 
         impl Real for $real {
@@ -183,6 +191,10 @@ macro_rules! half_float {
 
             fn widen_slice(from: &[Self], to: &mut [f32]) {
                 from.convert_to_f32_slice(to);
+            }
+
+            fn as_wide(_: &[Self]) -> Option<&[f32]> {
+                None
             }
         }
     };

@@ -28,8 +28,38 @@ impl<A: Real> ScoreScratch<A> {
     }
 }
 
-/// Takes raw scores to a stage. The number of cells is a multiple of the lanes; cells outside the tile hold numbers
-/// of no meaning before and after.
+/// What a product becomes before a kernel writes it down: times the scale, and where nothing else is to come raised to
+/// the lowest score that is visible.
+#[derive(Clone, Copy)]
+pub(crate) struct Epilogue<V> {
+    scale: V,
+    lowest: V,
+}
+
+impl<V: Vector> Epilogue<V> {
+    #[inline(always)]
+    pub(crate) fn new(stage: Stage, terms: &Terms<'_>) -> Self {
+        let scale = if stage >= Stage::Scaled { V::Lane::from_f64(terms.scale) } else { V::Lane::ONE };
+        let last = stage >= Stage::Masked && !changes_later(terms);
+        let lowest = if last { -V::Lane::MAX } else { V::Lane::NEG_INFINITY };
+        Self { scale: V::splat(scale), lowest: V::splat(lowest) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn of(self, product: V) -> V {
+        let s = product.mul(self.scale);
+        // NaN is not below, so it stays.
+        s.if_less(self.lowest, self.lowest, s)
+    }
+}
+
+/// Whether scores change after the scale, other than by being masked.
+fn changes_later(terms: &Terms<'_>) -> bool {
+    terms.softcap.is_some() || !terms.biases.is_empty()
+}
+
+/// Takes scores that have had their [`Epilogue`] to a stage. The number of cells is a multiple of the lanes; cells
+/// outside the tile hold numbers of no meaning before and after.
 #[inline(always)]
 pub(crate) fn take_to<V>(
     stage: Stage,
@@ -40,10 +70,6 @@ pub(crate) fn take_to<V>(
 ) where
     V: Vector,
 {
-    if stage >= Stage::Scaled {
-        let scale = V::splat(V::Lane::from_f64(terms.scale));
-        each_vector::<V>(scores.cells, |s| s.mul(scale));
-    }
     if let (true, Some(cap)) = (stage >= Stage::Softcapped, terms.softcap) {
         let inverse = V::splat(V::Lane::from_f64(1.0 / cap));
         let cap = V::splat(V::Lane::from_f64(cap));
@@ -73,9 +99,10 @@ fn mask<V>(
     if !terms.biases.is_empty() {
         terms.biases.add(tile, &terms.visibility, scores, &mut visible, bias);
     }
-    let lowest = V::splat(-V::Lane::MAX);
-    // NaN is not below, so it stays.
-    each_vector::<V>(scores.cells, |s| s.if_less(lowest, lowest, s));
+    if changes_later(terms) {
+        let lowest = V::splat(-V::Lane::MAX);
+        each_vector::<V>(scores.cells, |s| s.if_less(lowest, lowest, s));
+    }
     if let Some(visible) = visible {
         for (s, &visible) in scores.cells.iter_mut().zip(visible.cells.iter()) {
             *s = if visible { *s } else { V::Lane::NEG_INFINITY };

@@ -69,7 +69,6 @@ impl<A: Real> States<A> {
     #[inline(always)]
     pub(crate) fn raise<V: Vector<Lane = A>>(&mut self, tile_max: &mut [A], factors: &mut [A]) {
         let (zero, none) = (V::splat(A::ZERO), V::splat(A::NEG_INFINITY));
-        let mut any_grew = false;
         for at in (0..self.rows).step_by(V::LANES) {
             let old = V::load(&self.max[at..]);
             // + 0: a maximum of -0 and one of +0 must not differ.
@@ -82,15 +81,35 @@ impl<A: Real> States<A> {
             // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
             max.if_equal(none, zero, max).store(&mut tile_max[at..]);
         }
-        for &factor in &factors[..self.rows] {
-            any_grew |= factor != A::ONE;
-        }
-        // Times 1 changes no bit, so skipping it does not either.
-        if any_grew {
-            let order = self.order;
-            self.each_vector::<V>(|output, row| {
-                V::load(output).mul(order.of_rows(factors, row)).store(output);
-            });
+        self.rescale::<V>(factors);
+    }
+
+    /// Times each row's factor. Times 1 changes no bit, so skipping it does not either: most rows of most tiles.
+    #[inline(always)]
+    fn rescale<V: Vector<Lane = A>>(&mut self, factors: &[A]) {
+        match self.order {
+            Order::RowsInLanes => {
+                for at in (0..self.rows).step_by(V::LANES) {
+                    let of_rows = &factors[at..at + V::LANES];
+                    if of_rows.iter().all(|&factor| factor == A::ONE) {
+                        continue;
+                    }
+                    let factor = V::load(of_rows);
+                    for column in self.output.chunks_exact_mut(self.rows) {
+                        V::load(&column[at..]).mul(factor).store(&mut column[at..]);
+                    }
+                }
+            }
+            Order::ColumnsInLanes => {
+                for (row, &factor) in self.output.chunks_exact_mut(self.columns.max(1)).zip(factors) {
+                    if factor == A::ONE {
+                        continue;
+                    }
+                    for output in row.chunks_exact_mut(V::LANES) {
+                        V::load(output).mul(V::splat(factor)).store(output);
+                    }
+                }
+            }
         }
     }
 
@@ -114,27 +133,20 @@ impl<A: Real> States<A> {
             pass(new_share, zero, one).store(&mut b[at..]);
         }
         // The factors 0 and 1 leave an empty side's zeros out, but for the sign of a zero, which no result shows.
-        let (order, mut at) = (self.order, 0);
-        self.each_vector::<V>(|output, row| {
-            let old = V::load(output).mul(order.of_rows(a, row));
-            V::load(&newer.output[at..]).mul_add(order.of_rows(b, row), old).store(output);
-            at += V::LANES;
-        });
-    }
-
-    /// Calls `f` with each vector of the output in turn and the first row that it belongs to.
-    #[inline(always)]
-    fn each_vector<V: Vector<Lane = A>>(&mut self, mut f: impl FnMut(&mut [A], usize)) {
-        let (rows, columns) = (self.rows, self.columns);
-        for (index, output) in self.output.chunks_exact_mut(V::LANES).enumerate() {
-            let at = index * V::LANES;
-            f(
-                output,
-                match self.order {
-                    Order::RowsInLanes => at % rows,
-                    Order::ColumnsInLanes => at / columns,
-                },
-            );
+        let line = match self.order {
+            Order::RowsInLanes => self.rows,
+            Order::ColumnsInLanes => self.columns,
+        };
+        let lines = self.output.chunks_exact_mut(line.max(1)).zip(newer.output.chunks_exact(line.max(1)));
+        for (index, (older, newer)) in lines.enumerate() {
+            for at in (0..line).step_by(V::LANES) {
+                let (a, b) = match self.order {
+                    Order::RowsInLanes => (V::load(&a[at..]), V::load(&b[at..])),
+                    Order::ColumnsInLanes => (V::splat(a[index]), V::splat(b[index])),
+                };
+                let old = V::load(&older[at..]).mul(a);
+                V::load(&newer[at..]).mul_add(b, old).store(&mut older[at..]);
+            }
         }
     }
 
@@ -160,17 +172,6 @@ impl<A: Real> States<A> {
         for column in 0..self.columns {
             let at = self.index(row, column);
             self.output[at] = self.output[at] * factor;
-        }
-    }
-}
-
-impl Order {
-    /// The numbers that belong to the rows of a vector of the output.
-    #[inline(always)]
-    fn of_rows<V: Vector>(self, numbers: &[V::Lane], row: usize) -> V {
-        match self {
-            Self::RowsInLanes => V::load(&numbers[row..]),
-            Self::ColumnsInLanes => V::splat(numbers[row]),
         }
     }
 }

@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::load::{Arrays, Role};
+use super::load::{Arrays, Role, all_finite};
 use super::rows::Target;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
-use crate::scores::{self, ScoreScratch};
+use crate::scores::{self, Epilogue, ScoreScratch};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, PADDING, Vector};
 use crate::softmax::{Order, States, Tree};
@@ -160,16 +160,28 @@ impl<A: Real> Scratch<A> {
         let rows = block.terms.group * block.queries.len();
         self.score::<V>(block, &keys);
         self.weigh::<V>(rows, count);
-        block.arrays.rows(Role::Value, (block.batch, block.key_head), keys, &mut self.value, columns);
+        // Lent for the time of the product.
+        let mut packed = std::mem::take(&mut self.value);
+        let at = (block.batch, block.key_head);
+        // Rows that need no padding can stay where they are.
+        let whole = block.terms.dim_value == columns;
+        let value = match block.arrays.in_place(Role::Value, at, keys.clone()).filter(|_| whole) {
+            Some(value) => value,
+            None => {
+                block.arrays.rows(Role::Value, at, keys, &mut packed, columns);
+                &packed[..count * columns]
+            }
+        };
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
-        let finite = self.value[..count * columns].iter().all(|v| v.is_finite());
+        let finite = all_finite::<V>(value);
         for row in 0..rows {
             if finite {
-                self.mix::<V, false>(row, count);
+                self.mix::<V, false>(row, value);
             } else {
-                self.mix::<V, true>(row, count);
+                self.mix::<V, true>(row, value);
             }
         }
+        self.value = packed;
     }
 
     /// Sorts the tile for each head; whether any sees something of it.
@@ -185,6 +197,7 @@ impl<A: Real> Scratch<A> {
         let (terms, dim) = (block.terms, block.terms.dim);
         block.arrays.columns(Role::Key, (block.batch, block.key_head), keys.clone(), &mut self.key, TILE);
         let cells_of_head = block.queries.len() * TILE;
+        let epilogue = Epilogue::<V>::new(Stage::Masked, terms);
         for (at, head) in block.heads().enumerate() {
             let (tile, sort) = (block.tile(head, keys), self.sorts[at]);
             let cells = &mut self.scores[at * cells_of_head..(at + 1) * cells_of_head];
@@ -194,7 +207,7 @@ impl<A: Real> Scratch<A> {
             }
             for (row, scores) in cells.chunks_exact_mut(TILE).enumerate() {
                 let row = at * block.queries.len() + row;
-                products::<V>(&self.query[row * dim..(row + 1) * dim], &self.key, scores);
+                products::<V>(&self.query[row * dim..(row + 1) * dim], &self.key, scores, epilogue);
             }
             let mut scores = Grid { cells, row_step: TILE, key_step: 1 };
             scores::take_to::<V>(Stage::Masked, terms, (&tile, sort), &mut scores, &mut self.steps);
@@ -223,22 +236,22 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    /// Adds the weighted values of a tile to the output of one row.
+    /// Adds the weighted values of a tile, `(keys, columns)`, to the output of one row.
     #[inline(always)]
-    fn mix<V: Vector<Lane = A>, const SELECT: bool>(&mut self, row: usize, count: usize) {
+    fn mix<V: Vector<Lane = A>, const SELECT: bool>(&mut self, row: usize, value: &[A]) {
         let mut column = 0;
         while column + VECTORS * V::LANES <= self.columns {
-            self.mix_columns::<V, VECTORS, SELECT>(row, count, column);
+            self.mix_columns::<V, VECTORS, SELECT>(row, value, column);
             column += VECTORS * V::LANES;
         }
         while column < self.columns {
-            self.mix_columns::<V, 1, SELECT>(row, count, column);
+            self.mix_columns::<V, 1, SELECT>(row, value, column);
             column += V::LANES;
         }
     }
 
     #[inline(always)]
-    fn mix_columns<V, const R: usize, const SELECT: bool>(&mut self, row: usize, count: usize, column: usize)
+    fn mix_columns<V, const R: usize, const SELECT: bool>(&mut self, row: usize, value: &[A], column: usize)
     where
         V: Vector<Lane = A>,
     {
@@ -248,9 +261,9 @@ impl<A: Real> Scratch<A> {
         for (r, sum) in sums.iter_mut().enumerate() {
             *sum = V::load(&output[r * V::LANES..]);
         }
-        let weights = &self.weights[row * TILE..row * TILE + count];
-        let scores = &self.scores[row * TILE..row * TILE + count];
-        for ((&p, &s), value) in weights.iter().zip(scores).zip(self.value.chunks_exact(self.columns)) {
+        let weights = &self.weights[row * TILE..(row + 1) * TILE];
+        let scores = &self.scores[row * TILE..(row + 1) * TILE];
+        for ((&p, &s), value) in weights.iter().zip(scores).zip(value.chunks_exact(self.columns)) {
             // NaN and ∞ times a weight of 0 would be NaN.
             if SELECT && s == A::NEG_INFINITY {
                 continue;
@@ -267,7 +280,7 @@ impl<A: Real> Scratch<A> {
 
 /// `q · k` of one query with the keys of a tile, `(dim, TILE)`.
 #[inline(always)]
-fn products<V: Vector>(query: &[V::Lane], key: &[V::Lane], scores: &mut [V::Lane]) {
+fn products<V: Vector>(query: &[V::Lane], key: &[V::Lane], scores: &mut [V::Lane], epilogue: Epilogue<V>) {
     for at in (0..TILE).step_by(VECTORS * V::LANES) {
         let mut sums = [V::splat(V::Lane::ZERO); VECTORS];
         for (&q, key) in query.iter().zip(key.chunks_exact(TILE)) {
@@ -276,7 +289,7 @@ fn products<V: Vector>(query: &[V::Lane], key: &[V::Lane], scores: &mut [V::Lane
             }
         }
         for (r, sum) in sums.into_iter().enumerate() {
-            sum.store(&mut scores[at + r * V::LANES..]);
+            epilogue.of(sum).store(&mut scores[at + r * V::LANES..]);
         }
     }
 }

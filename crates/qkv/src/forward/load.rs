@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayView1, ArrayView2};
+use ndarray::{ArrayView1, ArrayView2, s};
 
 use crate::element::{Element, Real};
 use crate::planes::Planes;
 use crate::problem::Problem;
+use crate::simd::{PADDING, Vector};
 
 /// Which array of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,9 @@ pub(crate) trait Arrays<A>: Sync {
     /// padding between them keeps what it held.
     fn rows(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
 
+    /// Some rows as they lie in memory, if they are of the accumulator type and one right after the other.
+    fn in_place(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Option<&[A]>;
+
     /// The same transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
     fn columns(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
 }
@@ -36,6 +40,16 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         stride: usize,
     ) {
         load_rows(self.planes(role).get(batch, head), rows, to, stride);
+    }
+
+    fn in_place(
+        &self,
+        role: Role,
+        (batch, head): (usize, usize),
+        rows: Range<usize>,
+    ) -> Option<&[T::Accumulator]> {
+        let rows = self.planes(role).get(batch, head).slice(s![rows, ..]).to_slice()?;
+        T::as_wide(rows)
     }
 
     fn columns(
@@ -82,6 +96,27 @@ pub(crate) fn load_row<T: Element>(from: ArrayView1<'_, T>, to: &mut [T::Accumul
         Some(from) => T::widen_slice(from, to),
         None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen()),
     }
+}
+
+/// Whether all numbers are finite: 0 times anything else is NaN, which no sum takes away.
+#[inline(always)]
+pub(crate) fn all_finite<V: Vector>(numbers: &[V::Lane]) -> bool {
+    const CHAINS: usize = 4;
+    let zero = V::splat(V::Lane::ZERO);
+    let mut sums = [zero; CHAINS];
+    let mut blocks = numbers.chunks_exact(CHAINS * V::LANES);
+    for block in &mut blocks {
+        for (at, sum) in sums.iter_mut().enumerate() {
+            *sum = V::load(&block[at * V::LANES..]).mul_add(zero, *sum);
+        }
+    }
+    let mut lanes = [V::Lane::ZERO; PADDING];
+    let mut finite = blocks.remainder().iter().all(|x| x.is_finite());
+    for sum in sums {
+        sum.store(&mut lanes);
+        finite &= lanes[..V::LANES].iter().all(|x| x.is_finite());
+    }
+    finite
 }
 
 fn load_columns<T: Element>(

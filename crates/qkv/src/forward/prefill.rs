@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::load::{Arrays, Role};
+use super::load::{Arrays, Role, all_finite};
 use super::rows::Target;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
-use crate::scores::{self, ScoreScratch};
+use crate::scores::{self, Epilogue, ScoreScratch};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Vector};
 use crate::softmax::{Order, States, Tree};
@@ -18,6 +18,8 @@ use crate::tile::{CHUNK, Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 /// Keys, or value columns, whose chains run side by side against [`VECTORS`] vectors of queries.
 const BROADCASTS: usize = 6;
 const VECTORS: usize = 2;
+/// As many of what is left: 64 is ten times 6, and 4.
+const FEWER: usize = 4;
 
 /// A thread's buffers, for blocks of up to [`QUERY_BLOCK`] queries.
 pub(crate) struct Scratch<A> {
@@ -180,15 +182,27 @@ impl<A: Real> Scratch<A> {
         V: Vector<Lane = A>,
     {
         let (count, dim) = (tile.keys.len(), block.terms.dim);
-        block.arrays.rows(Role::Key, block.of_key(), tile.keys.clone(), &mut self.key, dim);
+        let key = match block.arrays.in_place(Role::Key, block.of_key(), tile.keys.clone()) {
+            Some(key) => key,
+            None => {
+                block.arrays.rows(Role::Key, block.of_key(), tile.keys.clone(), &mut self.key, dim);
+                &self.key[..count * dim]
+            }
+        };
         let query = &self.query[..dim * width];
+        let scores = &mut self.scores[..count * width];
+        let epilogue = Epilogue::<V>::new(stage, block.terms);
         let mut at = 0;
         while at + BROADCASTS <= count {
-            products::<V, BROADCASTS>(query, width, &self.key[at * dim..], &mut self.scores[at * width..]);
+            products::<V, BROADCASTS>((query, width), &key[at * dim..], &mut scores[at * width..], epilogue);
             at += BROADCASTS;
         }
+        while at + FEWER <= count {
+            products::<V, FEWER>((query, width), &key[at * dim..], &mut scores[at * width..], epilogue);
+            at += FEWER;
+        }
         for at in at..count {
-            products::<V, 1>(query, width, &self.key[at * dim..], &mut self.scores[at * width..]);
+            products::<V, 1>((query, width), &key[at * dim..], &mut scores[at * width..], epilogue);
         }
         let mut scores = Grid { cells: &mut self.scores[..count * width], row_step: 1, key_step: width };
         scores::take_to::<V>(stage, block.terms, (tile, sort), &mut scores, &mut self.steps);
@@ -202,15 +216,23 @@ impl<A: Real> Scratch<A> {
     {
         let (count, columns) = (tile.keys.len(), block.terms.dim_value);
         self.score::<V>(block, (tile, sort), Stage::Masked, width);
-        block.arrays.rows(Role::Value, block.of_key(), tile.keys.clone(), &mut self.value, columns);
         self.weigh::<V>(count, width);
-        let value = &self.value[..count * columns];
+        // Lent for the time of the product.
+        let mut packed = std::mem::take(&mut self.value);
+        let value = match block.arrays.in_place(Role::Value, block.of_key(), tile.keys.clone()) {
+            Some(value) => value,
+            None => {
+                block.arrays.rows(Role::Value, block.of_key(), tile.keys.clone(), &mut packed, columns);
+                &packed[..count * columns]
+            }
+        };
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
-        if value.iter().all(|v| v.is_finite()) {
-            self.mix_all::<V, false>(count, columns, width);
+        if all_finite::<V>(value) {
+            self.mix_all::<V, false>(value, columns, width);
         } else {
-            self.mix_all::<V, true>(count, columns, width);
+            self.mix_all::<V, true>(value, columns, width);
         }
+        self.value = packed;
     }
 
     /// From scores to unnormalised weights; maxima and sums move on.
@@ -240,21 +262,25 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    /// Adds the weighted values of a tile to the output.
+    /// Adds the weighted values of a tile, `(keys, columns)`, to the output.
     #[inline(always)]
     fn mix_all<V: Vector<Lane = A>, const SELECT: bool>(
         &mut self,
-        count: usize,
+        value: &[A],
         columns: usize,
         width: usize,
     ) {
         let mut at = 0;
         while at + BROADCASTS <= columns {
-            self.mix::<V, BROADCASTS, SELECT>(count, at..columns, width);
+            self.mix::<V, BROADCASTS, SELECT>(value, at..columns, width);
             at += BROADCASTS;
         }
+        while at + FEWER <= columns {
+            self.mix::<V, FEWER, SELECT>(value, at..columns, width);
+            at += FEWER;
+        }
         for at in at..columns {
-            self.mix::<V, 1, SELECT>(count, at..columns, width);
+            self.mix::<V, 1, SELECT>(value, at..columns, width);
         }
     }
 
@@ -262,24 +288,24 @@ impl<A: Real> Scratch<A> {
     #[inline(always)]
     fn mix<V: Vector<Lane = A>, const COLUMNS: usize, const SELECT: bool>(
         &mut self,
-        count: usize,
+        value: &[A],
         columns: Range<usize>,
         width: usize,
     ) {
         let mut lane = 0;
         while lane + VECTORS * V::LANES <= width {
-            self.mix_lanes::<V, COLUMNS, VECTORS, SELECT>(count, columns.clone(), (lane, width));
+            self.mix_lanes::<V, COLUMNS, VECTORS, SELECT>(value, columns.clone(), (lane, width));
             lane += VECTORS * V::LANES;
         }
         if lane < width {
-            self.mix_lanes::<V, COLUMNS, 1, SELECT>(count, columns, (lane, width));
+            self.mix_lanes::<V, COLUMNS, 1, SELECT>(value, columns, (lane, width));
         }
     }
 
     #[inline(always)]
     fn mix_lanes<V, const COLUMNS: usize, const R: usize, const SELECT: bool>(
         &mut self,
-        count: usize,
+        value: &[A],
         columns: Range<usize>,
         (lane, width): (usize, usize),
     ) where
@@ -294,13 +320,16 @@ impl<A: Real> Scratch<A> {
             }
         }
         let weights = self.weights.chunks_exact(width).zip(self.scores.chunks_exact(width));
-        let values = self.value.chunks_exact(columns.end);
-        for ((weights, scores), value) in weights.zip(values).take(count) {
+        for ((weights, scores), value) in weights.zip(value.chunks_exact(columns.end)) {
             let value = &value[columns.start..columns.start + COLUMNS];
-            for r in 0..R {
-                let p = V::load(&weights[lane + r * V::LANES..]);
-                for (sums, &v) in sums.iter_mut().zip(value) {
-                    let mixed = p.mul_add(V::splat(v), sums[r]);
+            let mut p = [V::splat(A::ZERO); R];
+            for (r, p) in p.iter_mut().enumerate() {
+                *p = V::load(&weights[lane + r * V::LANES..]);
+            }
+            for (sums, &v) in sums.iter_mut().zip(value) {
+                let v = V::splat(v);
+                for r in 0..R {
+                    let mixed = p[r].mul_add(v, sums[r]);
                     sums[r] = if SELECT {
                         let s = V::load(&scores[lane + r * V::LANES..]);
                         s.if_equal(V::splat(A::NEG_INFINITY), sums[r], mixed)
@@ -318,21 +347,21 @@ impl<A: Real> Scratch<A> {
     }
 }
 
-/// `q · k` of a block of queries, `(dim, width)`, with the next `KEYS` keys, `(KEYS, dim)`.
+/// `q · k` of a block of queries, `(dim, width)`, with the next `KEYS` keys, `(KEYS, dim)`, and what becomes of it.
 #[inline(always)]
 fn products<V: Vector, const KEYS: usize>(
-    query: &[V::Lane],
-    width: usize,
+    (query, width): (&[V::Lane], usize),
     key: &[V::Lane],
     scores: &mut [V::Lane],
+    epilogue: Epilogue<V>,
 ) {
     let mut lane = 0;
     while lane + VECTORS * V::LANES <= width {
-        products_of_lanes::<V, KEYS, VECTORS>(query, (lane, width), key, scores);
+        products_of_lanes::<V, KEYS, VECTORS>(query, (lane, width), key, scores, epilogue);
         lane += VECTORS * V::LANES;
     }
     if lane < width {
-        products_of_lanes::<V, KEYS, 1>(query, (lane, width), key, scores);
+        products_of_lanes::<V, KEYS, 1>(query, (lane, width), key, scores, epilogue);
     }
 }
 
@@ -342,24 +371,30 @@ fn products_of_lanes<V: Vector, const KEYS: usize, const R: usize>(
     (lane, width): (usize, usize),
     key: &[V::Lane],
     scores: &mut [V::Lane],
+    epilogue: Epilogue<V>,
 ) {
     let dim = query.len() / width;
     let mut keys: [&[V::Lane]; KEYS] = [&[]; KEYS];
     for (at, of_key) in keys.iter_mut().enumerate() {
-        *of_key = &key[at * dim..(at + 1) * dim];
+        *of_key = &key[at * dim..][..dim];
     }
     let mut sums = [[V::splat(V::Lane::ZERO); R]; KEYS];
-    for (e, query) in query.chunks_exact(width).enumerate() {
-        for r in 0..R {
-            let q = V::load(&query[lane + r * V::LANES..]);
-            for (sums, key) in sums.iter_mut().zip(keys) {
-                sums[r] = q.mul_add(V::splat(key[e]), sums[r]);
+    for e in 0..dim {
+        // The queries stay in registers while each key's number passes: sums, queries and one number fit 16.
+        let mut q = [V::splat(V::Lane::ZERO); R];
+        for (r, q) in q.iter_mut().enumerate() {
+            *q = V::load(&query[e * width + lane + r * V::LANES..]);
+        }
+        for (sums, key) in sums.iter_mut().zip(keys) {
+            let k = V::splat(key[e]);
+            for r in 0..R {
+                sums[r] = q[r].mul_add(k, sums[r]);
             }
         }
     }
     for (at, sums) in sums.into_iter().enumerate() {
         for (r, sum) in sums.into_iter().enumerate() {
-            sum.store(&mut scores[at * width + lane + r * V::LANES..]);
+            epilogue.of(sum).store(&mut scores[at * width + lane + r * V::LANES..]);
         }
     }
 }

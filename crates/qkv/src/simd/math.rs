@@ -24,7 +24,8 @@ pub trait Coefficients: Copy + 'static {
     const LOG2_E: Self;
     /// ln 2, rounded, and what the rounding left out.
     const LN_2: [Self; 2];
-    /// 1.5 · 2^(fraction bits): a sum with it has no bits left for a fraction.
+    /// 1.5 · 2^(fraction bits) and the exponent's bias: a sum with it has no bits left for a fraction, and its lowest bits
+    /// are a biased exponent.
     const ROUNDER: Self;
     /// Where [`exp`] becomes 0, shortly before its result would be subnormal.
     const EXP_FLOOR: Self;
@@ -64,7 +65,7 @@ macro_rules! split {
 impl Coefficients for f32 {
     const LOG2_E: Self = std::f32::consts::LOG2_E;
     const LN_2: [Self; 2] = [std::f32::consts::LN_2, -1.904_654_2e-9];
-    const ROUNDER: Self = 12_582_912.0;
+    const ROUNDER: Self = 12_582_912.0 + 127.0;
     const EXP_FLOOR: Self = -87.3;
     // 2^-28.2
     const EXP: &'static [Self] = &[0.0013814607, 0.008368709, 0.04166833, 0.16666521, 0.49999994];
@@ -79,7 +80,7 @@ impl Coefficients for f32 {
 impl Coefficients for f64 {
     const LOG2_E: Self = std::f64::consts::LOG2_E;
     const LN_2: [Self; 2] = [std::f64::consts::LN_2, 2.3190468138462996e-17];
-    const ROUNDER: Self = 6_755_399_441_055_744.0;
+    const ROUNDER: Self = 6_755_399_441_055_744.0 + 1023.0;
     const EXP_FLOOR: Self = -708.0;
     // 2^-57.5
     const EXP: &'static [Self] = &[
@@ -140,8 +141,10 @@ pub(crate) fn polynomial<V: Vector>(coefficients: &[V::Lane], x: V) -> V {
 pub(crate) fn exp<V: Vector>(x: V) -> V {
     let one = V::splat(V::Lane::ONE);
     let rounder = V::splat(V::Lane::ROUNDER);
-    // x / ln 2 to the nearest whole number: adding the rounder rounds off the fraction, subtracting it is exact.
-    let whole = x.mul_add(V::splat(V::Lane::LOG2_E), rounder).sub(rounder);
+    // x / ln 2 to the nearest whole number: adding the rounder rounds off the fraction, subtracting it is exact. (No
+    // product of x and LOG2_E ends on a half but 0, whose factor has too few bits, so there are no ties.)
+    let rounded = x.mul_add(V::splat(V::Lane::LOG2_E), rounder);
+    let whole = rounded.sub(rounder);
     // x - whole · ln 2 (Cody and Waite): the first step is exact, as neither of its terms has a bit below those
     // of a number this small; the second brings in the rest of ln 2.
     let [ln_2, ln_2_rest] = V::Lane::LN_2;
@@ -150,7 +153,7 @@ pub(crate) fn exp<V: Vector>(x: V) -> V {
     // 1 + r + r² · polynomial, Horner to the end. The 1 is the last addend, so no r ≤ 0 gives more than 1.
     let power = polynomial(V::Lane::EXP, remainder).mul_add(remainder, one).mul_add(remainder, one);
     // Exact, as the result is normal wherever it is used.
-    let scaled = power.mul(whole.exp2_whole());
+    let scaled = power.mul(rounded.exp2_rounded());
     // NaN is not less than anything, and stays.
     x.if_less(V::splat(V::Lane::EXP_FLOOR), V::splat(V::Lane::ZERO), scaled)
 }

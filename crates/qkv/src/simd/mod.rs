@@ -37,8 +37,9 @@ pub trait Vector: Copy {
     fn div(self, other: Self) -> Self;
     /// `self * factor + addend`, rounded once.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
-    /// 2 to the power `self`, where that is a whole number in the range of normal exponents; rubbish elsewhere.
-    fn exp2_whole(self) -> Self;
+    /// 2 to the power k, where `self` is [`ROUNDER`](math::Coefficients::ROUNDER) + k with a whole k in the range of normal
+    /// exponents; rubbish elsewhere.
+    fn exp2_rounded(self) -> Self;
     /// `then` where `self < other`, else `otherwise` (so too where either is NaN).
     fn if_less(self, other: Self, then: Self, otherwise: Self) -> Self;
     /// `then` where `self == other`, else `otherwise` (so too where either is NaN).

@@ -97,8 +97,8 @@ impl<A: Real, F: Fused, const N: usize> Vector for Lanes<A, F, N> {
     }
 
     #[inline(always)]
-    fn exp2_whole(self) -> Self {
-        self.each(|_, x| x.exp2_whole())
+    fn exp2_rounded(self) -> Self {
+        self.each(|_, x| x.exp2_rounded())
     }
 
     #[inline(always)]
@@ -113,7 +113,7 @@ impl<A: Real, F: Fused, const N: usize> Vector for Lanes<A, F, N> {
 }
 
 macro_rules! one_lane {
-    ($real:ident, $bits:ident, $software:path) => {
+    ($real:ident, $software:path) => {
         impl Vector for $real {
             type Lane = Self;
             const LANES: usize = 1;
@@ -163,12 +163,9 @@ macro_rules! one_lane {
             }
 
             #[inline(always)]
-            fn exp2_whole(self) -> Self {
-                // Added to 1.5 · 2^mantissa, a small whole number stands in the lowest bits.
-                const MANTISSA: u32 = $real::MANTISSA_DIGITS - 1;
-                const ANCHOR: $real = ((3 as $bits) << (MANTISSA - 1)) as $real;
-                const BIAS: $bits = $real::MAX_EXP as $bits - 1;
-                $real::from_bits((self + ANCHOR).to_bits().wrapping_add(BIAS) << MANTISSA)
+            fn exp2_rounded(self) -> Self {
+                // The lowest bits hold k and the exponent's bias: they become the exponent.
+                $real::from_bits(self.to_bits() << ($real::MANTISSA_DIGITS - 1))
             }
 
             #[inline(always)]
@@ -184,5 +181,5 @@ macro_rules! one_lane {
     };
 }
 
-one_lane!(f32, u32, libm::fmaf);
-one_lane!(f64, u64, libm::fma);
+one_lane!(f32, libm::fmaf);
+one_lane!(f64, libm::fma);
