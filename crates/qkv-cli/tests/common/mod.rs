@@ -1,8 +1,10 @@
 //! The built command, files for it, and what it said.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use ndarray::{Array, ArrayD, Dimension, ShapeBuilder};
 use qkv_io::{Element, ReadOptions, TensorView, WriteOptions};
@@ -65,6 +67,20 @@ macro_rules! qkv {
         $(command.arg(AsRef::<std::ffi::OsStr>::as_ref(&$word));)*
         common::Ran::from(command.output().expect("the command starts"))
     }};
+}
+
+/// Runs `qkv` with nobody to read its stdout: its status, and what it said on stderr.
+pub fn unread(words: &[&OsStr]) -> (Option<i32>, String) {
+    let mut child = command()
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    drop(child.stdout.take());
+    let mut err = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut err).expect("text");
+    (child.wait().expect("an end").code(), err)
 }
 
 /// A directory for one test's files.
