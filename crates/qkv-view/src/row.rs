@@ -76,9 +76,9 @@ impl Row {
             show::number(length)
         );
         let words = wrapped(
-            "\"masked\" is the score that softmax got, scaled and after any mask. Influence is how far the output would move if the key were \
-             deleted: the length of weight / (1 - weight) · (V[key] - output). It can be small where the weight is large, \
-             if the value is near the output anyway.",
+            "\"masked\" is the score that softmax got, scaled and after any mask. Influence is how far the output would \
+             move if the key were deleted: the length of weight / (1 - weight) · (V[key] - output). It can be small where \
+             the weight is large, if the value is near the output anyway.",
         );
         format!("{title}\n{formula}\n\n{}\n\n{words}\n\n", self.table(scene.tokens.is_some()))
     }

@@ -72,8 +72,9 @@ pub fn page(scene: &Scene<'_>, steps: &[Step], shaded: bool) -> String {
     text
 }
 
-fn largest(array: &ArrayD<f64>) -> f64 {
-    array.iter().filter(|x| x.is_finite()).fold(0.0, |largest: f64, x| largest.max(x.abs()))
+/// The largest finite magnitude.
+fn largest<'x>(numbers: impl IntoIterator<Item = &'x f64>) -> f64 {
+    numbers.into_iter().filter(|x| x.is_finite()).fold(0.0, |largest: f64, x| largest.max(x.abs()))
 }
 
 struct Page<'p, 'a> {
@@ -89,7 +90,7 @@ impl Page<'_, '_> {
 
     fn embeddings(&self, embedding: &Embedding) -> String {
         let names = self.scene.query_labels();
-        let shading = self.shading(largest(&embedding.x.clone().into_dyn()));
+        let shading = self.shading(largest(&embedding.x));
         let lines = Matrix::new(embedding.x.view()).row_names(&names).shading(shading).lines();
         let title = sides("X, one row of numbers for each token", &show::shape(&embedding.x_shape));
         let note = wrapped(
@@ -104,7 +105,7 @@ impl Page<'_, '_> {
         let mut matrix = self.matrix(step);
         if let Some(weight) = &step.weight {
             let name = step.name.as_str();
-            let shading = self.shading(largest(&weight.clone().into_dyn()));
+            let shading = self.shading(largest(weight));
             let lines = Matrix::new(weight.view()).shading(shading).lines();
             parts.push(format!("W_{name} =\n{}", lines.join("\n")));
             matrix = format!("{} =\n{matrix}", name.to_uppercase());

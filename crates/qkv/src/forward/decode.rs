@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::load::{Arrays, Role, all_finite};
+use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::Target;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
@@ -162,16 +162,8 @@ impl<A: Real> Scratch<A> {
         self.weigh::<V>(rows, count);
         // Lent for the time of the product.
         let mut packed = std::mem::take(&mut self.value);
-        let at = (block.batch, block.key_head);
-        // Rows that need no padding can stay where they are.
-        let whole = block.terms.dim_value == columns;
-        let value = match block.arrays.in_place(Role::Value, at, keys.clone()).filter(|_| whole) {
-            Some(value) => value,
-            None => {
-                block.arrays.rows(Role::Value, at, keys, &mut packed, columns);
-                &packed[..count * columns]
-            }
-        };
+        let of_value = (Role::Value, (block.batch, block.key_head));
+        let value = rows_of_tile(block.arrays, of_value, keys, &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
         let finite = all_finite::<V>(value);
         for row in 0..rows {

@@ -23,8 +23,8 @@ pub(crate) trait Arrays<A>: Sync {
     /// padding between them keeps what it held.
     fn rows(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
 
-    /// Some rows as they lie in memory, if they are of the accumulator type and one right after the other.
-    fn in_place(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Option<&[A]>;
+    /// Some rows as they lie in memory, if they are of the accumulator type and already `stride` apart without padding.
+    fn in_place(&self, role: Role, at: (usize, usize), rows: Range<usize>, stride: usize) -> Option<&[A]>;
 
     /// The same transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
     fn columns(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
@@ -47,9 +47,13 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         role: Role,
         (batch, head): (usize, usize),
         rows: Range<usize>,
+        stride: usize,
     ) -> Option<&[T::Accumulator]> {
-        let rows = self.planes(role).get(batch, head).slice(s![rows, ..]).to_slice()?;
-        T::as_wide(rows)
+        let plane = self.planes(role).get(batch, head);
+        if plane.ncols() != stride {
+            return None;
+        }
+        T::as_wide(plane.slice(s![rows, ..]).to_slice()?)
     }
 
     fn columns(
@@ -96,6 +100,22 @@ pub(crate) fn load_row<T: Element>(from: ArrayView1<'_, T>, to: &mut [T::Accumul
         Some(from) => T::widen_slice(from, to),
         None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen()),
     }
+}
+
+/// Some rows, `stride` apart: where they lie if that will do, else brought into `packed`.
+pub(crate) fn rows_of_tile<'r, A>(
+    arrays: &'r dyn Arrays<A>,
+    (role, at): (Role, (usize, usize)),
+    rows: Range<usize>,
+    packed: &'r mut [A],
+    stride: usize,
+) -> &'r [A] {
+    if let Some(rows) = arrays.in_place(role, at, rows.clone(), stride) {
+        return rows;
+    }
+    let packed = &mut packed[..rows.len() * stride];
+    arrays.rows(role, at, rows, packed, stride);
+    packed
 }
 
 /// Whether all numbers are finite: 0 times anything else is NaN, which no sum takes away.

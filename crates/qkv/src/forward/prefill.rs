@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::load::{Arrays, Role, all_finite};
+use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::Target;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
@@ -182,13 +182,8 @@ impl<A: Real> Scratch<A> {
         V: Vector<Lane = A>,
     {
         let (count, dim) = (tile.keys.len(), block.terms.dim);
-        let key = match block.arrays.in_place(Role::Key, block.of_key(), tile.keys.clone()) {
-            Some(key) => key,
-            None => {
-                block.arrays.rows(Role::Key, block.of_key(), tile.keys.clone(), &mut self.key, dim);
-                &self.key[..count * dim]
-            }
-        };
+        let of_key = (Role::Key, block.of_key());
+        let key = rows_of_tile(block.arrays, of_key, tile.keys.clone(), &mut self.key, dim);
         let query = &self.query[..dim * width];
         let scores = &mut self.scores[..count * width];
         let epilogue = Epilogue::<V>::new(stage, block.terms);
@@ -219,13 +214,8 @@ impl<A: Real> Scratch<A> {
         self.weigh::<V>(count, width);
         // Lent for the time of the product.
         let mut packed = std::mem::take(&mut self.value);
-        let value = match block.arrays.in_place(Role::Value, block.of_key(), tile.keys.clone()) {
-            Some(value) => value,
-            None => {
-                block.arrays.rows(Role::Value, block.of_key(), tile.keys.clone(), &mut packed, columns);
-                &packed[..count * columns]
-            }
-        };
+        let of_value = (Role::Value, block.of_key());
+        let value = rows_of_tile(block.arrays, of_value, tile.keys.clone(), &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
         if all_finite::<V>(value) {
             self.mix_all::<V, false>(value, columns, width);
