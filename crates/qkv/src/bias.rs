@@ -10,7 +10,8 @@ use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::mask::{Hint, Region, Visibility};
 use crate::planes::{DynView, Planes};
-use crate::tile::{Grid, Pair, Sort, Tile, TileMap};
+use crate::simd::{PADDING, Vector, prefetch_after, transpose};
+use crate::tile::{Grid, Pair, Sort, TILE, Tile, TileMap};
 
 /// An array that is added to the scores, of any of the four types whatever the queries have.
 ///
@@ -152,20 +153,59 @@ impl<'a> BiasPlanes<'a> {
         }
     }
 
-    fn fill<A: Real>(&self, tile: &Tile, bias: &mut Grid<'_, A>) {
-        fn widened<T: Element, A: Real>(planes: &Planes<'_, T>, tile: &Tile, bias: &mut Grid<'_, A>) {
-            let plane = planes.get(tile.batch, tile.head);
-            for (row, query) in tile.rows.clone().enumerate() {
-                for (column, key) in tile.keys.clone().enumerate() {
-                    bias[(row, column)] = to_accumulator(Planes::at(plane, query, key).widen().to_f64());
+    /// A tile's biases, by way of `rows`, which holds as many of its rows as a vector has lanes.
+    #[inline(always)]
+    fn fill<V: Vector>(&self, tile: &Tile, bias: &mut Grid<'_, V::Lane>, rows: &mut [V::Lane]) {
+        match &self.planes {
+            TypedPlanes::F16(planes) => {
+                fill::<V, _>(planes, tile, bias, rows, |x| V::Lane::from_f32(x.widen()))
+            }
+            TypedPlanes::Bf16(planes) => {
+                fill::<V, _>(planes, tile, bias, rows, |x| V::Lane::from_f32(x.widen()))
+            }
+            TypedPlanes::F32(planes) => fill::<V, _>(planes, tile, bias, rows, V::Lane::from_f32),
+            TypedPlanes::F64(planes) => fill::<V, _>(planes, tile, bias, rows, to_accumulator),
+        }
+    }
+}
+
+#[inline(always)]
+fn fill<V: Vector, T: Element>(
+    planes: &Planes<'_, T>,
+    tile: &Tile,
+    bias: &mut Grid<'_, V::Lane>,
+    rows: &mut [V::Lane],
+    widen: impl Fn(T) -> V::Lane,
+) {
+    let plane = planes.get(tile.batch, tile.head);
+    let (count, keys) = (tile.rows.len(), tile.keys.len());
+    let of_row = Planes::rows_of(plane, tile).filter(|_| bias.row_step == 1);
+    let whole = if of_row.is_some() { count / V::LANES * V::LANES } else { 0 };
+    if let Some(of_row) = of_row {
+        for row in (0..whole).step_by(V::LANES) {
+            for (i, to) in rows.chunks_exact_mut(TILE).take(V::LANES).enumerate() {
+                let from = of_row(row + i);
+                // The next tile's follow in memory.
+                prefetch_after(from);
+                for (to, &x) in to.iter_mut().zip(from) {
+                    *to = widen(x);
+                }
+            }
+            let mut slices: [&[V::Lane]; PADDING] = [&[]; PADDING];
+            for (slice, row) in slices.iter_mut().zip(rows.chunks_exact(TILE)) {
+                *slice = &row[..keys];
+            }
+            let done = transpose::<V::Lane, V>(&slices, &mut bias.cells[row..], bias.key_step);
+            for key in done..keys {
+                for (i, slice) in slices[..V::LANES].iter().enumerate() {
+                    bias[(row + i, key)] = slice[key];
                 }
             }
         }
-        match &self.planes {
-            TypedPlanes::F16(planes) => widened(planes, tile, bias),
-            TypedPlanes::Bf16(planes) => widened(planes, tile, bias),
-            TypedPlanes::F32(planes) => widened(planes, tile, bias),
-            TypedPlanes::F64(planes) => widened(planes, tile, bias),
+    }
+    for row in whole..count {
+        for key in 0..keys {
+            bias[(row, key)] = widen(Planes::at(plane, tile.rows.start + row, tile.keys.start + key));
         }
     }
 }
@@ -215,32 +255,26 @@ impl Biases<'_> {
     /// Adds all biases of a tile to its scores. Where `visible` is given, a -∞ hides its pair; where it is not,
     /// [`sort`](Self::sort) found none.
     #[inline(always)]
-    pub(crate) fn add<A: Real>(
+    pub(crate) fn add<V: Vector>(
         &self,
         tile: &Tile,
         visibility: &Visibility<'_>,
-        scores: &mut Grid<'_, A>,
+        scores: &mut Grid<'_, V::Lane>,
         visible: &mut Option<Grid<'_, bool>>,
-        scratch: &mut BiasScratch<A>,
+        scratch: &mut BiasScratch<V::Lane>,
     ) {
-        let BiasScratch { bias, computed } = scratch;
+        let BiasScratch { bias, rows, computed } = scratch;
         let mut bias = Grid {
             cells: &mut bias[..scores.cells.len()],
             row_step: scores.row_step,
             key_step: scores.key_step,
         };
         for array in &self.arrays {
-            array.fill(tile, &mut bias);
+            array.fill::<V>(tile, &mut bias, rows);
             add_or_hide(scores.cells, bias.cells, visible);
         }
         if let Some(slopes) = &self.slopes {
-            let slope = A::from_f64(slopes[tile.head]);
-            let region = visibility.region(tile);
-            for (row, query) in region.queries.enumerate() {
-                for (column, key) in region.keys.clone().enumerate() {
-                    bias[(row, column)] = -(slope * A::from_u64(query.abs_diff(key)));
-                }
-            }
+            penalties::<V>(V::Lane::from_f64(slopes[tile.head]), &visibility.region(tile), &mut bias);
             add_or_hide(scores.cells, bias.cells, &mut None);
         }
         for closure in &self.closures {
@@ -258,10 +292,49 @@ impl Biases<'_> {
     }
 }
 
+/// ALiBi's: the slope times the distance, negated.
+#[inline(always)]
+fn penalties<V: Vector>(slope: V::Lane, region: &Region, bias: &mut Grid<'_, V::Lane>) {
+    let (rows, keys) = ((region.queries.end - region.queries.start) as usize, region.width());
+    let farthest =
+        region.queries.start.abs_diff(region.keys.end).max(region.queries.end.abs_diff(region.keys.start));
+    // Whole numbers as large as a padded line's are exact.
+    let exact = 1.0 / V::Lane::EPSILON;
+    if farthest as f64 + ((PADDING * TILE) as f64) < exact {
+        let mut ramp = [V::Lane::ZERO; PADDING];
+        for (lane, step) in ramp.iter_mut().enumerate() {
+            *step = V::Lane::from_u64(lane as u64);
+        }
+        let (ramp, minus_slope) = (V::load(&ramp), V::splat(-slope));
+        // A line's cells are neighbours in memory: queries that grow, or keys, with which the difference shrinks.
+        let (lines, length, sign) =
+            if bias.row_step == 1 { (keys, bias.key_step, 1.0) } else { (rows, bias.row_step, -1.0) };
+        let sign = V::splat(V::Lane::from_f64(sign));
+        for (line, cells) in bias.cells.chunks_exact_mut(length).take(lines).enumerate() {
+            let first = region.queries.start - region.keys.start
+                + if bias.row_step == 1 { -1 } else { 1 } * line as i64;
+            for (at, cells) in cells.chunks_exact_mut(V::LANES).enumerate() {
+                let along = ramp.add(V::splat(V::Lane::from_u64((at * V::LANES) as u64)));
+                let difference = along.mul_add(sign, V::splat(V::Lane::from_f64(first as f64)));
+                let distance = difference.max(V::splat(V::Lane::ZERO).sub(difference));
+                minus_slope.mul(distance).store(cells);
+            }
+        }
+        return;
+    }
+    for (row, query) in region.queries.clone().enumerate() {
+        for (column, key) in region.keys.clone().enumerate() {
+            bias[(row, column)] = -(slope * V::Lane::from_u64(query.abs_diff(key)));
+        }
+    }
+}
+
 /// Buffers for the biases of one tile.
 #[derive(Debug)]
 pub(crate) struct BiasScratch<A> {
     pub(crate) bias: Vec<A>,
+    /// `(PADDING, TILE)`
+    pub(crate) rows: Vec<A>,
     pub(crate) computed: Vec<f64>,
 }
 

@@ -6,9 +6,10 @@
 use std::fmt::{Debug, Display};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ndarray::LinalgScalar;
+
+use crate::simd::Vector;
 
 mod sealed {
     pub trait Sealed {}
@@ -20,7 +21,16 @@ mod sealed {
 
 /// A type that queries, keys and values may have: f32, f64, f16 or bf16. No other type can implement it.
 pub trait Element:
-    Copy + Debug + Display + PartialEq + Send + Sync + crate::forward::Compiled + sealed::Sealed + 'static
+    Copy
+    + Debug
+    + Display
+    + PartialEq
+    + Send
+    + Sync
+    + crate::forward::Compiled
+    + bytemuck::NoUninit
+    + sealed::Sealed
+    + 'static
 {
     /// What the arithmetic is done in: f64 for f64, f32 for all others.
     type Accumulator: Real;
@@ -40,8 +50,8 @@ pub trait Element:
     /// The nearest number of this type, ties to even.
     fn round(x: Self::Accumulator) -> Self;
 
-    /// [`widen`](Self::widen) for each number of a slice, into one of the same length.
-    fn widen_slice(from: &[Self], to: &mut [Self::Accumulator]);
+    /// The first numbers of a slice that has enough for a vector, widened in registers.
+    fn load<V: Vector<Lane = Self::Accumulator>>(from: &[Self]) -> V;
 
     /// The slice itself, where there is nothing to widen.
     fn as_wide(slice: &[Self]) -> Option<&[Self::Accumulator]>;
@@ -90,6 +100,9 @@ pub trait Real:
     /// The nearest number to `x`; beyond the range the infinity of its sign.
     fn from_f64(x: f64) -> Self;
 
+    /// `x`, exactly.
+    fn from_f32(x: f32) -> Self;
+
     /// The nearest number to `x`.
     fn from_u64(x: u64) -> Self;
 
@@ -122,8 +135,8 @@ macro_rules! real {
             }
 
             #[inline(always)]
-            fn widen_slice(from: &[Self], to: &mut [Self]) {
-                to.copy_from_slice(from);
+            fn load<V: Vector<Lane = Self>>(from: &[Self]) -> V {
+                V::load(from)
             }
 
             #[inline(always)]
@@ -143,6 +156,11 @@ macro_rules! real {
             #[inline(always)]
             fn from_f64(x: f64) -> Self {
                 x as Self
+            }
+
+            #[inline(always)]
+            fn from_f32(x: f32) -> Self {
+                x.into()
             }
 
             #[inline(always)]
@@ -172,7 +190,7 @@ real!(f32);
 real!(f64);
 
 macro_rules! half_float {
-    ($half:ident) => {
+    ($half:ident, $load:ident) => {
         impl Element for $half {
             type Accumulator = f32;
             const NAME: &'static str = stringify!($half);
@@ -189,8 +207,9 @@ macro_rules! half_float {
                 Self::from_f32(x)
             }
 
-            fn widen_slice(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+            #[inline(always)]
+            fn load<V: Vector<Lane = f32>>(from: &[Self]) -> V {
+                V::$load(from)
             }
 
             fn as_wide(_: &[Self]) -> Option<&[f32]> {
@@ -200,5 +219,5 @@ macro_rules! half_float {
     };
 }
 
-half_float!(f16);
-half_float!(bf16);
+half_float!(f16, load_f16);
+half_float!(bf16, load_bf16);

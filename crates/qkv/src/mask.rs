@@ -216,9 +216,14 @@ impl<'a> Visibility<'a> {
     }
 
     /// Writes which pairs of a tile are visible; `scratch` serves the closures.
+    #[inline(always)]
     pub(crate) fn fill(&self, tile: &Tile, visible: &mut Grid<'_, bool>, scratch: &mut Vec<bool>) {
+        visible.cells.fill(true);
         for (row, query) in tile.rows.clone().enumerate() {
             let keys = self.keys(tile.batch, query);
+            if keys.start <= tile.keys.start && tile.keys.end <= keys.end {
+                continue;
+            }
             for (column, key) in tile.keys.clone().enumerate() {
                 visible[(row, column)] = keys.contains(&key);
             }
@@ -228,7 +233,10 @@ impl<'a> Visibility<'a> {
         }
         for mask in &self.dense {
             let plane = mask.planes.get(tile.batch, tile.head);
-            visible.narrow(tile, |query, key| Planes::at(plane, query, key));
+            match Planes::rows_of(plane, tile) {
+                Some(of_row) => visible.narrow_to(tile.rows.len(), of_row),
+                None => visible.narrow(tile, |query, key| Planes::at(plane, query, key)),
+            }
         }
         for closure in &self.closures {
             let region = self.region(tile);

@@ -6,6 +6,7 @@
 use ndarray::{ArrayBase, ArrayView2, ArrayViewD, Axis, Ix2, IxDyn, ViewRepr};
 
 use crate::error::Error;
+use crate::tile::Tile;
 
 /// `ArrayViewD` with its last parameter spelled out: left to its default, it would make the structs that hold a view
 /// invariant in its lifetime.
@@ -87,6 +88,21 @@ impl<T: Copy> Planes<'_, T> {
     pub(crate) fn at(plane: &ArrayView2<'_, T>, row: usize, column: usize) -> T {
         let (rows, columns) = plane.dim();
         plane[[if rows == 1 { 0 } else { row }, if columns == 1 { 0 } else { column }]]
+    }
+
+    /// A tile's rows, counted from its first, as slices of its keys, where there is a column for each key and they lie
+    /// one after the other.
+    pub(crate) fn rows_of<'p>(
+        plane: &'p ArrayView2<'_, T>,
+        tile: &Tile,
+    ) -> Option<impl Fn(usize) -> &'p [T]> {
+        let (rows, columns) = plane.dim();
+        let (first, keys) = (tile.rows.start, tile.keys.clone());
+        let contiguous = columns > 1 && plane.strides()[1] == 1;
+        contiguous.then_some(move |row: usize| {
+            let row = plane.row(if rows == 1 { 0 } else { first + row });
+            &row.to_slice().expect("contiguous")[keys.clone()]
+        })
     }
 }
 

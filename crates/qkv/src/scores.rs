@@ -5,9 +5,9 @@
 use crate::bias::BiasScratch;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
-use crate::simd::Vector;
 use crate::simd::math::tanh;
-use crate::tile::{Grid, Sort, Tile};
+use crate::simd::{Kernel, PADDING, Vector};
+use crate::tile::{Grid, Sort, TILE, Tile};
 
 /// Buffers for one tile.
 #[derive(Debug)]
@@ -19,12 +19,13 @@ pub(crate) struct ScoreScratch<A> {
 
 impl<A: Real> ScoreScratch<A> {
     pub(crate) fn new(cells: usize) -> Self {
-        let bias = BiasScratch { bias: vec![A::ZERO; cells], computed: Vec::new() };
+        let rows = vec![A::ZERO; PADDING * TILE];
+        let bias = BiasScratch { bias: vec![A::ZERO; cells], rows, computed: Vec::new() };
         Self { visible: vec![false; cells], from_closures: Vec::new(), bias }
     }
 
     pub(crate) fn bytes(cells: usize) -> usize {
-        cells * (1 + size_of::<A>())
+        cells * (1 + size_of::<A>()) + PADDING * TILE * size_of::<A>()
     }
 }
 
@@ -47,10 +48,14 @@ impl<V: Vector> Epilogue<V> {
 
     #[inline(always)]
     pub(crate) fn of(self, product: V) -> V {
-        let s = product.mul(self.scale);
-        // NaN is not below, so it stays.
-        s.if_less(self.lowest, self.lowest, s)
+        // NaN stays: of the two the maximum then gives the second.
+        self.lowest.max(product.mul(self.scale))
     }
+}
+
+/// Whether products that have had their [`Epilogue`] are what the softmax takes.
+pub(crate) fn are_finished(terms: &Terms<'_>, sort: Sort) -> bool {
+    sort == Sort::Full && !changes_later(terms)
 }
 
 /// Whether scores change after the scale, other than by being masked.
@@ -58,61 +63,66 @@ fn changes_later(terms: &Terms<'_>) -> bool {
     terms.softcap.is_some() || !terms.biases.is_empty()
 }
 
-/// Takes scores that have had their [`Epilogue`] to a stage. The number of cells is a multiple of the lanes; cells
-/// outside the tile hold numbers of no meaning before and after.
-#[inline(always)]
-pub(crate) fn take_to<V>(
-    stage: Stage,
-    terms: &Terms<'_>,
-    (tile, sort): (&Tile, Sort),
-    scores: &mut Grid<'_, V::Lane>,
-    scratch: &mut ScoreScratch<V::Lane>,
-) where
-    V: Vector,
-{
-    if let (true, Some(cap)) = (stage >= Stage::Softcapped, terms.softcap) {
-        let inverse = V::splat(V::Lane::from_f64(1.0 / cap));
-        let cap = V::splat(V::Lane::from_f64(cap));
-        each_vector::<V>(scores.cells, |s| cap.mul(tanh(s.mul(inverse))));
-    }
-    if stage >= Stage::Masked {
-        mask::<V>(terms, (tile, sort), scores, scratch);
-    }
+/// Takes scores that have had their [`Epilogue`] to a stage.
+///
+/// A kernel of its own, which others run where there is more to do than [`Epilogue`] did: it would weigh down each of
+/// their loops that it was part of.
+pub(crate) struct TakeTo<'k, 't, A> {
+    pub(crate) stage: Stage,
+    pub(crate) terms: &'k Terms<'t>,
+    pub(crate) tile: &'k Tile,
+    pub(crate) sort: Sort,
+    /// The number of cells is a multiple of the lanes; those outside the tile hold numbers of no meaning. Left so all over.
+    pub(crate) products: Grid<'k, A>,
+    /// Where the scores go, cell by cell.
+    pub(crate) scores: &'k mut [A],
+    pub(crate) scratch: &'k mut ScoreScratch<A>,
 }
 
-#[inline(always)]
-fn mask<V>(
-    terms: &Terms<'_>,
-    (tile, sort): (&Tile, Sort),
-    scores: &mut Grid<'_, V::Lane>,
-    scratch: &mut ScoreScratch<V::Lane>,
-) where
-    V: Vector,
-{
-    let ScoreScratch { visible, from_closures, bias } = scratch;
-    let mut visible = (sort == Sort::Mixed).then(|| {
-        let cells = &mut visible[..scores.cells.len()];
-        let mut visible = Grid { cells, row_step: scores.row_step, key_step: scores.key_step };
-        terms.visibility.fill(tile, &mut visible, from_closures);
-        visible
-    });
-    if !terms.biases.is_empty() {
-        terms.biases.add(tile, &terms.visibility, scores, &mut visible, bias);
-    }
-    if changes_later(terms) {
-        let lowest = V::splat(-V::Lane::MAX);
-        each_vector::<V>(scores.cells, |s| s.if_less(lowest, lowest, s));
-    }
-    if let Some(visible) = visible {
-        for (s, &visible) in scores.cells.iter_mut().zip(visible.cells.iter()) {
-            *s = if visible { *s } else { V::Lane::NEG_INFINITY };
+impl<A: Real> Kernel<A> for TakeTo<'_, '_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        let Self { stage, terms, tile, sort, mut products, scores, scratch } = self;
+        if let (true, Some(cap)) = (stage >= Stage::Softcapped, terms.softcap) {
+            let inverse = V::splat(A::from_f64(1.0 / cap));
+            let cap = V::splat(A::from_f64(cap));
+            for cells in products.cells.chunks_exact_mut(V::LANES) {
+                cap.mul(tanh(V::load(cells).mul(inverse))).store(cells);
+            }
         }
-    }
-}
-
-#[inline(always)]
-fn each_vector<V: Vector>(numbers: &mut [V::Lane], f: impl Fn(V) -> V) {
-    for chunk in numbers.chunks_exact_mut(V::LANES) {
-        f(V::load(chunk)).store(chunk);
+        if stage < Stage::Masked {
+            scores.copy_from_slice(products.cells);
+            return;
+        }
+        let ScoreScratch { visible, from_closures, bias } = scratch;
+        let mut visible = (sort == Sort::Mixed).then(|| {
+            let cells = &mut visible[..products.cells.len()];
+            Grid { cells, row_step: products.row_step, key_step: products.key_step }
+        });
+        if let Some(visible) = &mut visible {
+            terms.visibility.fill(tile, visible, from_closures);
+        }
+        if !terms.biases.is_empty() {
+            terms.biases.add::<V>(tile, &terms.visibility, &mut products, &mut visible, bias);
+        }
+        // From one buffer to the other, since a vector that is stored where it was loaded from becomes a masked store,
+        // which some machines are slow at.
+        let lowest = V::splat(-A::MAX);
+        let cells = products.cells.chunks_exact(V::LANES).zip(scores.chunks_exact_mut(V::LANES));
+        match visible {
+            Some(visible) => {
+                for ((s, to), visible) in cells.zip(visible.cells.chunks_exact(V::LANES)) {
+                    // NaN stays: of the two the maximum then gives the second.
+                    lowest.max(V::load(s)).or_masked(visible).store(to);
+                }
+            }
+            None => {
+                for (s, to) in cells {
+                    lowest.max(V::load(s)).store(to);
+                }
+            }
+        }
     }
 }

@@ -27,6 +27,15 @@ pub(crate) struct States<A> {
     pub(crate) output: Vec<A>,
 }
 
+/// What follows for a vector of rows from their new maxima.
+#[derive(Clone, Copy)]
+pub(crate) struct Raised<V> {
+    /// What scores are to be reduced by.
+    pub(crate) reference: V,
+    /// What outputs are to be multiplied by: 1, which changes no bit, where a maximum did not grow.
+    pub(crate) factor: V,
+}
+
 impl<A: Real> States<A> {
     /// Padded extents.
     pub(crate) fn new(order: Order, rows: usize, columns: usize) -> Self {
@@ -64,53 +73,20 @@ impl<A: Real> States<A> {
         }
     }
 
-    /// Raises each row's maximum to that of a new tile, rescaling what was summed under the old one. Afterwards
-    /// `tile_max` holds what the row's scores are to be reduced by.
+    /// Raises the maxima of a vector of rows, from padded row `at` on, to those of a new tile. What was summed under the
+    /// old ones is to be rescaled: the sums are, the outputs are left to the caller, who is about to add to them.
     #[inline(always)]
-    pub(crate) fn raise<V: Vector<Lane = A>>(&mut self, tile_max: &mut [A], factors: &mut [A]) {
+    pub(crate) fn raise<V: Vector<Lane = A>>(&mut self, at: usize, tile_max: V) -> Raised<V> {
         let (zero, none) = (V::splat(A::ZERO), V::splat(A::NEG_INFINITY));
-        for at in (0..self.rows).step_by(V::LANES) {
-            let old = V::load(&self.max[at..]);
-            // + 0: a maximum of -0 and one of +0 must not differ.
-            let tile = V::load(&tile_max[at..]).add(zero);
-            let max = old.if_less(tile, tile, old);
-            let factor = old.if_less(tile, exp(old.sub(tile)), V::splat(A::ONE));
-            V::load(&self.sum[at..]).mul(factor).store(&mut self.sum[at..]);
-            factor.store(&mut factors[at..]);
-            max.store(&mut self.max[at..]);
-            // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
-            max.if_equal(none, zero, max).store(&mut tile_max[at..]);
-        }
-        self.rescale::<V>(factors);
-    }
-
-    /// Times each row's factor. Times 1 changes no bit, so skipping it does not either: most rows of most tiles.
-    #[inline(always)]
-    fn rescale<V: Vector<Lane = A>>(&mut self, factors: &[A]) {
-        match self.order {
-            Order::RowsInLanes => {
-                for at in (0..self.rows).step_by(V::LANES) {
-                    let of_rows = &factors[at..at + V::LANES];
-                    if of_rows.iter().all(|&factor| factor == A::ONE) {
-                        continue;
-                    }
-                    let factor = V::load(of_rows);
-                    for column in self.output.chunks_exact_mut(self.rows) {
-                        V::load(&column[at..]).mul(factor).store(&mut column[at..]);
-                    }
-                }
-            }
-            Order::ColumnsInLanes => {
-                for (row, &factor) in self.output.chunks_exact_mut(self.columns.max(1)).zip(factors) {
-                    if factor == A::ONE {
-                        continue;
-                    }
-                    for output in row.chunks_exact_mut(V::LANES) {
-                        V::load(output).mul(V::splat(factor)).store(output);
-                    }
-                }
-            }
-        }
+        let old = V::load(&self.max[at..]);
+        // + 0: a maximum of -0 and one of +0 must not differ.
+        let tile = tile_max.add(zero);
+        let max = old.if_less(tile, tile, old);
+        let factor = old.if_less(tile, exp(old.sub(tile)), V::splat(A::ONE));
+        V::load(&self.sum[at..]).mul(factor).store(&mut self.sum[at..]);
+        max.store(&mut self.max[at..]);
+        // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
+        Raised { reference: max.if_equal(none, zero, max), factor }
     }
 
     /// Appends the states of the keys that follow.

@@ -196,4 +196,74 @@ impl Grid<'_, bool> {
             }
         }
     }
+
+    /// [`narrow`](Self::narrow) by `rows` rows of stored booleans, each with as many keys.
+    #[inline(always)]
+    pub(crate) fn narrow_to<'m>(&mut self, rows: usize, of_row: impl Fn(usize) -> &'m [bool]) {
+        const SIDE: usize = 8;
+        let mut row = 0;
+        // Rows side by side: squares of booleans are turned over in registers, a row of a square in a word.
+        while self.row_step == 1 && row + SIDE <= rows {
+            let mut slices: [&[bool]; SIDE] = [&[]; SIDE];
+            for (i, slice) in slices.iter_mut().enumerate() {
+                *slice = of_row(row + i);
+            }
+            let keys = slices[0].len();
+            let whole = keys / SIDE * SIDE;
+            for key in (0..whole).step_by(SIDE) {
+                let mut square = [0u64; SIDE];
+                for (word, slice) in square.iter_mut().zip(slices) {
+                    let booleans: [bool; SIDE] = slice[key..key + SIDE].try_into().expect("eight");
+                    *word = u64::from_le_bytes(booleans.map(u8::from));
+                }
+                for (i, word) in turned(square).into_iter().enumerate() {
+                    let cells = &mut self.cells[(key + i) * self.key_step + row..][..SIDE];
+                    for (visible, stored) in cells.iter_mut().zip(word.to_le_bytes()) {
+                        *visible &= stored != 0;
+                    }
+                }
+            }
+            for key in whole..keys {
+                for (i, slice) in slices.iter().enumerate() {
+                    self[(row + i, key)] &= slice[key];
+                }
+            }
+            row += SIDE;
+        }
+        for row in row..rows {
+            for (key, &stored) in of_row(row).iter().enumerate() {
+                self[(row, key)] &= stored;
+            }
+        }
+    }
+}
+
+/// Byte `i` of word `j` becomes byte `j` of word `i`.
+#[inline(always)]
+fn turned(mut square: [u64; 8]) -> [u64; 8] {
+    // Quarters, then their quarters, then single bytes change places across the diagonal.
+    for (distance, mask) in
+        [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)]
+    {
+        for i in (0..8).filter(|i| i & distance == 0) {
+            let swap = ((square[i] >> (8 * distance)) ^ square[i + distance]) & mask;
+            square[i + distance] ^= swap;
+            square[i] ^= swap << (8 * distance);
+        }
+    }
+    square
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turned_square_has_its_columns_as_rows() {
+        let square: [u64; 8] =
+            std::array::from_fn(|j| u64::from_le_bytes(std::array::from_fn(|i| (8 * j + i) as u8)));
+        for (i, word) in turned(square).into_iter().enumerate() {
+            assert_eq!(word.to_le_bytes(), std::array::from_fn(|j| (8 * j + i) as u8));
+        }
+    }
 }

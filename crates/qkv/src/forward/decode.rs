@@ -9,23 +9,26 @@ use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::Target;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
-use crate::scores::{self, Epilogue, ScoreScratch};
+use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Kernel, PADDING, Vector};
-use crate::softmax::{Order, States, Tree};
+use crate::simd::{Ahead, Kernel, Numbers, PADDING, Vector, Vectors, accumulate};
+use crate::softmax::{Order, Raised, States, Tree};
 use crate::tile::{CHUNK, Grid, Sort, TILE, Tile, cut};
 
 /// Queries of each head that are worked on together.
 pub(crate) const QUERIES: usize = 16;
 
-/// Vectors of keys or value columns whose chains run side by side.
-const VECTORS: usize = 4;
+/// Vectors of keys, or of value columns, whose chains run side by side against [`CHAINS`] rows.
+const VECTORS: usize = 2;
+const CHAINS: usize = 4;
+/// As many of the rows that are left.
+const FEWER: usize = 2;
 
 /// A thread's buffers, for blocks of up to [`QUERIES`] queries of each head of a group.
 pub(crate) struct Scratch<A> {
     /// `(rows, dim)`
     query: Vec<A>,
-    /// `(dim, TILE)`
+    /// `(dim, keys)`: as many keys as go into the lanes together.
     key: Vec<A>,
     /// `(TILE, columns)`: the dimension of values, padded to whole vectors.
     value: Vec<A>,
@@ -49,7 +52,7 @@ impl<A: Real> Scratch<A> {
         let zeros = |count: usize| vec![A::ZERO; count];
         Self {
             query: zeros(rows * dim),
-            key: zeros(dim * TILE),
+            key: zeros(dim * VECTORS * PADDING),
             value: zeros(TILE * columns),
             scores: zeros(rows * TILE),
             weights: zeros(rows * TILE),
@@ -67,7 +70,8 @@ impl<A: Real> Scratch<A> {
         let (rows, dim, dim_value) = (rows_of_block(terms), terms.dim, terms.dim_value);
         let chunks = terms.len_key.div_ceil(CHUNK);
         let (padded_rows, columns) = (rows.next_multiple_of(PADDING), dim_value.next_multiple_of(PADDING));
-        let numbers = rows * dim + dim * TILE + TILE * columns + 2 * rows * TILE + 4 * padded_rows;
+        let numbers =
+            rows * dim + dim * VECTORS * PADDING + TILE * columns + 2 * rows * TILE + 4 * padded_rows;
         numbers * size_of::<A>()
             + ScoreScratch::<A>::bytes(QUERIES * TILE)
             + (1 + Tree::<A>::depth(chunks)) * States::<A>::bytes(padded_rows, columns)
@@ -163,14 +167,15 @@ impl<A: Real> Scratch<A> {
         // Lent for the time of the product.
         let mut packed = std::mem::take(&mut self.value);
         let of_value = (Role::Value, (block.batch, block.key_head));
-        let value = rows_of_tile(block.arrays, of_value, keys, &mut packed, columns);
+        let value = rows_of_tile(block.arrays, of_value, keys.clone(), &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
-        let finite = all_finite::<V>(value);
-        for row in 0..rows {
-            if finite {
-                self.mix::<V, false>(row, value);
-            } else {
-                self.mix::<V, true>(row, value);
+        if all_finite::<V>(value) {
+            self.mix_all::<V>(block, value, keys.end);
+        } else {
+            for row in 0..rows {
+                for column in (0..columns).step_by(V::LANES) {
+                    self.mix::<V, 1, 1, true>(row, value, column, Ahead::NOTHING);
+                }
             }
         }
         self.value = packed;
@@ -187,9 +192,29 @@ impl<A: Real> Scratch<A> {
     #[inline(always)]
     fn score<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: &Range<usize>) {
         let (terms, dim) = (block.terms, block.terms.dim);
-        block.arrays.columns(Role::Key, (block.batch, block.key_head), keys.clone(), &mut self.key, TILE);
-        let cells_of_head = block.queries.len() * TILE;
+        let (count, rows) = (keys.len(), terms.group * block.queries.len());
+        let lanes = VECTORS * V::LANES;
         let epilogue = Epilogue::<V>::new(Stage::Masked, terms);
+        for at in (0..count).step_by(lanes) {
+            let strip = keys.start + at..keys.end.min(keys.start + at + lanes);
+            // While products run, the values of these keys are on their way.
+            let ahead = block.arrays.memory(Role::Value, (block.batch, block.key_head), strip.clone());
+            let key = &mut self.key[..dim * lanes];
+            block.arrays.columns(Role::Key, (block.batch, block.key_head), strip, key, lanes);
+            let mut row = 0;
+            while row + CHAINS <= rows {
+                self.products::<V, CHAINS>((row, dim), at, epilogue, ahead.first(row));
+                row += CHAINS;
+            }
+            while row + FEWER <= rows {
+                self.products::<V, FEWER>((row, dim), at, epilogue, ahead.first(row));
+                row += FEWER;
+            }
+            if row < rows {
+                self.products::<V, 1>((row, dim), at, epilogue, ahead.first(row));
+            }
+        }
+        let cells_of_head = block.queries.len() * TILE;
         for (at, head) in block.heads().enumerate() {
             let (tile, sort) = (block.tile(head, keys), self.sorts[at]);
             let cells = &mut self.scores[at * cells_of_head..(at + 1) * cells_of_head];
@@ -197,91 +222,163 @@ impl<A: Real> Scratch<A> {
                 cells.fill(A::NEG_INFINITY);
                 continue;
             }
-            for (row, scores) in cells.chunks_exact_mut(TILE).enumerate() {
-                let row = at * block.queries.len() + row;
-                products::<V>(&self.query[row * dim..(row + 1) * dim], &self.key, scores, epilogue);
+            if !are_finished(terms, sort) {
+                // By way of the other buffer.
+                let products = &mut self.weights[at * cells_of_head..(at + 1) * cells_of_head];
+                products.copy_from_slice(cells);
+                terms.simd.run(TakeTo {
+                    stage: Stage::Masked,
+                    terms,
+                    tile: &tile,
+                    sort,
+                    products: Grid { cells: products, row_step: TILE, key_step: 1 },
+                    scores: cells,
+                    scratch: &mut self.steps,
+                });
             }
-            let mut scores = Grid { cells, row_step: TILE, key_step: 1 };
-            scores::take_to::<V>(Stage::Masked, terms, (&tile, sort), &mut scores, &mut self.steps);
+        }
+    }
+
+    /// `q · k` of a few rows, from `row` on, with the keys that are in the lanes, the tile's from `at` on, and what becomes
+    /// of it.
+    #[inline(always)]
+    fn products<V: Vector<Lane = A>, const ROWS: usize>(
+        &mut self,
+        (row, dim): (usize, usize),
+        at: usize,
+        epilogue: Epilogue<V>,
+        ahead: Ahead<'_>,
+    ) {
+        let mut sums = [[V::splat(A::ZERO); VECTORS]; ROWS];
+        let keys = Vectors { numbers: &self.key, stride: VECTORS * V::LANES };
+        let queries = Numbers { numbers: &self.query[row * dim..], chain: dim, step: 1 };
+        accumulate(&mut sums, dim, keys, queries, ahead);
+        for (sums, scores) in sums.into_iter().zip(self.scores[row * TILE..].chunks_exact_mut(TILE)) {
+            for (r, sum) in sums.into_iter().enumerate() {
+                epilogue.of(sum).store(&mut scores[at + r * V::LANES..]);
+            }
         }
     }
 
     /// From scores to unnormalised weights; maxima and sums move on.
     #[inline(always)]
     fn weigh<V: Vector<Lane = A>>(&mut self, rows: usize, count: usize) {
-        for row in 0..rows {
-            let scores = &self.scores[row * TILE..row * TILE + count];
-            // NaN is never greater, so it is ignored here and shows up in the sum.
-            self.tile_max[row] = scores.iter().fold(A::NEG_INFINITY, |max, &s| if max < s { s } else { max });
-        }
-        self.states.raise::<V>(&mut self.tile_max, &mut self.factors);
-        for row in 0..rows {
-            let reference = V::splat(self.tile_max[row]);
-            let scores = self.scores[row * TILE..(row + 1) * TILE].chunks_exact(V::LANES);
-            let weights = &mut self.weights[row * TILE..(row + 1) * TILE];
-            for (s, p) in scores.zip(weights.chunks_exact_mut(V::LANES)) {
-                // A masked score is -∞ and its exponential exactly 0.
-                exp(V::load(s).sub(reference)).store(p);
+        for (scores, max) in self.scores.chunks_exact_mut(TILE).zip(&mut self.tile_max[..rows]) {
+            // What fills the last vector is no key.
+            scores[count..].fill(A::NEG_INFINITY);
+            let mut lanes = V::splat(A::NEG_INFINITY);
+            for scores in scores.chunks_exact(V::LANES) {
+                // NaN is never greater, so it is ignored here and shows up in the sum.
+                lanes = V::load(scores).max(lanes);
             }
-            // The sum is one chain, whatever the lanes.
-            self.states.sum[row] = weights[..count].iter().fold(self.states.sum[row], |sum, &p| sum + p);
+            let mut maxima = [A::NEG_INFINITY; PADDING];
+            lanes.store(&mut maxima);
+            *max = maxima.into_iter().fold(A::NEG_INFINITY, |max, s| if max < s { s } else { max });
+        }
+        for at in (0..rows).step_by(V::LANES) {
+            let Raised { reference, factor } = self.states.raise(at, V::load(&self.tile_max[at..]));
+            reference.store(&mut self.tile_max[at..]);
+            factor.store(&mut self.factors[at..]);
+        }
+        let scores = self.scores.chunks_exact(TILE).zip(&self.tile_max[..rows]);
+        for ((scores, &reference), weights) in scores.zip(self.weights.chunks_exact_mut(TILE)) {
+            for (s, p) in scores.chunks_exact(V::LANES).zip(weights.chunks_exact_mut(V::LANES)) {
+                // A masked score is -∞ and its exponential exactly 0.
+                exp(V::load(s).sub(V::splat(reference))).store(p);
+            }
+        }
+        // Each sum is one chain, whatever the lanes; several run side by side.
+        let sums = self.states.sum[..rows].chunks_mut(CHAINS);
+        for (sums, weights) in sums.zip(self.weights.chunks(CHAINS * TILE)) {
+            for key in 0..count {
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    *sum = *sum + weights[row * TILE + key];
+                }
+            }
         }
     }
 
-    /// Adds the weighted values of a tile, `(keys, columns)`, to the output of one row.
+    /// Adds the weighted values of a tile, `(keys, columns)`, to the output of all rows. Meanwhile the keys of the next
+    /// tile, from `next` on, are on their way.
     #[inline(always)]
-    fn mix<V: Vector<Lane = A>, const SELECT: bool>(&mut self, row: usize, value: &[A]) {
-        let mut column = 0;
-        while column + VECTORS * V::LANES <= self.columns {
-            self.mix_columns::<V, VECTORS, SELECT>(row, value, column);
-            column += VECTORS * V::LANES;
+    fn mix_all<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, value: &[A], next: usize) {
+        let lanes = VECTORS * V::LANES;
+        let ahead = block.arrays.memory(Role::Key, (block.batch, block.key_head), next..next + TILE);
+        for (at, column) in (0..self.columns).step_by(lanes).enumerate() {
+            let ahead = ahead.skip(at * TILE);
+            if column + lanes <= self.columns {
+                self.mix_rows::<V, VECTORS>(block, value, column, ahead);
+            } else {
+                self.mix_rows::<V, 1>(block, value, column, ahead);
+            }
         }
-        while column < self.columns {
-            self.mix_columns::<V, 1, SELECT>(row, value, column);
-            column += V::LANES;
+    }
+
+    /// [`mix_all`](Self::mix_all) for a few vectors of columns, from `column` on.
+    #[inline(always)]
+    fn mix_rows<V: Vector<Lane = A>, const R: usize>(
+        &mut self,
+        block: &Block<'_, A>,
+        value: &[A],
+        column: usize,
+        ahead: Ahead<'_>,
+    ) {
+        let rows = block.terms.group * block.queries.len();
+        let mut row = 0;
+        while row + CHAINS <= rows {
+            self.mix::<V, CHAINS, R, false>(row, value, column, ahead.first(row));
+            row += CHAINS;
+        }
+        while row + FEWER <= rows {
+            self.mix::<V, FEWER, R, false>(row, value, column, ahead.first(row));
+            row += FEWER;
+        }
+        if row < rows {
+            self.mix::<V, 1, R, false>(row, value, column, ahead.first(row));
         }
     }
 
     #[inline(always)]
-    fn mix_columns<V, const R: usize, const SELECT: bool>(&mut self, row: usize, value: &[A], column: usize)
-    where
+    fn mix<V, const ROWS: usize, const R: usize, const SELECT: bool>(
+        &mut self,
+        row: usize,
+        value: &[A],
+        column: usize,
+        ahead: Ahead<'_>,
+    ) where
         V: Vector<Lane = A>,
     {
-        let start = self.states.index(row, column);
-        let output = &mut self.states.output[start..start + R * V::LANES];
-        let mut sums = [V::splat(A::ZERO); R];
-        for (r, sum) in sums.iter_mut().enumerate() {
-            *sum = V::load(&output[r * V::LANES..]);
-        }
-        let weights = &self.weights[row * TILE..(row + 1) * TILE];
-        let scores = &self.scores[row * TILE..(row + 1) * TILE];
-        for ((&p, &s), value) in weights.iter().zip(scores).zip(value.chunks_exact(self.columns)) {
-            // NaN and ∞ times a weight of 0 would be NaN.
-            if SELECT && s == A::NEG_INFINITY {
-                continue;
-            }
+        let columns = self.columns;
+        let at = |chain: usize, r: usize| (row + chain) * columns + column + r * V::LANES;
+        let mut sums = [[V::splat(A::ZERO); R]; ROWS];
+        for (chain, sums) in sums.iter_mut().enumerate() {
+            let factor = V::splat(self.factors[row + chain]);
             for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = V::splat(p).mul_add(V::load(&value[column + r * V::LANES..]), *sum);
+                *sum = V::load(&self.states.output[at(chain, r)..]).mul(factor);
             }
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            sum.store(&mut output[r * V::LANES..]);
-        }
-    }
-}
-
-/// `q · k` of one query with the keys of a tile, `(dim, TILE)`.
-#[inline(always)]
-fn products<V: Vector>(query: &[V::Lane], key: &[V::Lane], scores: &mut [V::Lane], epilogue: Epilogue<V>) {
-    for at in (0..TILE).step_by(VECTORS * V::LANES) {
-        let mut sums = [V::splat(V::Lane::ZERO); VECTORS];
-        for (&q, key) in query.iter().zip(key.chunks_exact(TILE)) {
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = V::splat(q).mul_add(V::load(&key[at + r * V::LANES..]), *sum);
+        let (scores, weights) = (&self.scores[row * TILE..], &self.weights[row * TILE..]);
+        if SELECT {
+            for (key, value) in value.chunks_exact(columns).enumerate() {
+                for (chain, sums) in sums.iter_mut().enumerate() {
+                    if scores[chain * TILE + key] == A::NEG_INFINITY {
+                        continue;
+                    }
+                    let p = V::splat(weights[chain * TILE + key]);
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = p.mul_add(V::load(&value[column + r * V::LANES..]), *sum);
+                    }
+                }
             }
+        } else {
+            let values = Vectors { numbers: &value[column..], stride: columns };
+            let weights = Numbers { numbers: weights, chain: TILE, step: 1 };
+            accumulate(&mut sums, value.len() / columns, values, weights, ahead);
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            epilogue.of(sum).store(&mut scores[at + r * V::LANES..]);
+        for (chain, sums) in sums.into_iter().enumerate() {
+            for (r, sum) in sums.into_iter().enumerate() {
+                sum.store(&mut self.states.output[at(chain, r)..]);
+            }
         }
     }
 }

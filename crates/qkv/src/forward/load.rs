@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayView1, ArrayView2, s};
+use ndarray::{ArrayView1, s};
 
 use crate::element::{Element, Real};
-use crate::planes::Planes;
+use crate::planes::{PlaneView, Planes};
 use crate::problem::Problem;
-use crate::simd::{PADDING, Vector};
+use crate::simd::{Ahead, Kernel, PADDING, Vector, transpose};
 
 /// Which array of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub(crate) trait Arrays<A>: Sync {
 
     /// The same transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
     fn columns(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
+
+    /// The memory of those rows that exist, if it is all of a piece.
+    fn memory(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Ahead<'_>;
 }
 
 impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
@@ -39,7 +42,8 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         to: &mut [T::Accumulator],
         stride: usize,
     ) {
-        load_rows(self.planes(role).get(batch, head), rows, to, stride);
+        let from = self.planes(role).get(batch, head);
+        self.terms.simd.run(Rows { from, rows, to, stride });
     }
 
     fn in_place(
@@ -64,7 +68,15 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         to: &mut [T::Accumulator],
         stride: usize,
     ) {
-        load_columns(self.planes(role).get(batch, head), rows, to, stride);
+        let from = self.planes(role).get(batch, head);
+        self.terms.simd.run(Columns { from, rows, to, stride });
+    }
+
+    fn memory(&self, role: Role, (batch, head): (usize, usize), rows: Range<usize>) -> Ahead<'_> {
+        let plane = self.planes(role).get(batch, head);
+        let end = rows.end.min(plane.nrows());
+        let rows = plane.slice(s![rows.start.min(end)..end, ..]);
+        rows.to_slice().map_or(Ahead::NOTHING, |numbers| Ahead(bytemuck::cast_slice(numbers)))
     }
 }
 
@@ -78,27 +90,46 @@ impl<'a, T: Element> Problem<'a, T> {
     }
 }
 
-fn load_rows<T: Element>(
-    from: &ArrayView2<'_, T>,
+/// Some rows of a matrix, widened.
+struct Rows<'k, 'a, T: Element> {
+    from: &'k PlaneView<'a, T>,
     rows: Range<usize>,
-    to: &mut [T::Accumulator],
+    to: &'k mut [T::Accumulator],
     stride: usize,
-) {
-    let columns = from.ncols();
-    if columns == 0 {
-        return;
-    }
-    for (row, to) in rows.zip(to.chunks_exact_mut(stride)) {
-        load_row(from.row(row), &mut to[..columns]);
+}
+
+impl<T: Element> Kernel<T::Accumulator> for Rows<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = T::Accumulator>>(self) {
+        let columns = self.from.ncols();
+        if columns == 0 {
+            return;
+        }
+        for (row, to) in self.rows.zip(self.to.chunks_exact_mut(self.stride)) {
+            load_row::<T, V>(self.from.row(row), &mut to[..columns]);
+        }
     }
 }
 
 /// One row, into a slice of its length.
-#[inline]
-pub(crate) fn load_row<T: Element>(from: ArrayView1<'_, T>, to: &mut [T::Accumulator]) {
-    match from.as_slice() {
-        Some(from) => T::widen_slice(from, to),
-        None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen()),
+#[inline(always)]
+fn load_row<T: Element, V: Vector<Lane = T::Accumulator>>(
+    from: ArrayView1<'_, T>,
+    to: &mut [T::Accumulator],
+) {
+    let whole = match from.as_slice() {
+        Some(from) => {
+            for (from, to) in from.chunks_exact(V::LANES).zip(to.chunks_exact_mut(V::LANES)) {
+                T::load::<V>(from).store(to);
+            }
+            from.len() / V::LANES * V::LANES
+        }
+        None => 0,
+    };
+    for at in whole..to.len() {
+        to[at] = from[at].widen();
     }
 }
 
@@ -139,19 +170,40 @@ pub(crate) fn all_finite<V: Vector>(numbers: &[V::Lane]) -> bool {
     finite
 }
 
-fn load_columns<T: Element>(
-    from: &ArrayView2<'_, T>,
+/// Some rows of a matrix, widened and transposed.
+struct Columns<'k, 'a, T: Element> {
+    from: &'k PlaneView<'a, T>,
     rows: Range<usize>,
-    to: &mut [T::Accumulator],
+    to: &'k mut [T::Accumulator],
     stride: usize,
-) {
-    let count = rows.len();
-    for (at, row) in rows.enumerate() {
-        for (column, &x) in from.row(row).iter().enumerate() {
-            to[column * stride + at] = x.widen();
+}
+
+impl<T: Element> Kernel<T::Accumulator> for Columns<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = T::Accumulator>>(self) {
+        let Self { from, rows, to, stride } = self;
+        let (count, columns) = (rows.len(), from.ncols());
+        let from = from.slice(s![rows, ..]);
+        let mut at = 0;
+        while at < count {
+            let here = from.slice(s![at..count.min(at + V::LANES), ..]);
+            let mut slices: [&[T]; PADDING] = [&[]; PADDING];
+            for (slice, row) in slices.iter_mut().zip(here.rows()) {
+                *slice = row.to_slice().unwrap_or_default();
+            }
+            // Without a slice for each lane, number by number.
+            let done = transpose::<T, V>(&slices, &mut to[at..], stride);
+            for column in done..columns {
+                for (i, &x) in here.column(column).iter().enumerate() {
+                    to[column * stride + at + i] = x.widen();
+                }
+            }
+            at += V::LANES;
         }
-    }
-    for column in to.chunks_exact_mut(stride).take(from.ncols()) {
-        column[count..].fill(T::Accumulator::ZERO);
+        for column in to.chunks_exact_mut(stride).take(columns) {
+            column[count..].fill(T::Accumulator::ZERO);
+        }
     }
 }

@@ -21,7 +21,6 @@ use crate::simd::math::ln;
 use crate::tile::Pair;
 
 pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
-pub(crate) use load::load_row;
 pub(crate) use prefill::Scratch as PrefillScratch;
 pub(crate) use rows::{Finish, Rows, of_heads};
 pub use tasks::Compiled;

@@ -110,8 +110,9 @@ pub(crate) trait Target<A> {
     /// Finishes and writes a row; in `states`, which have seen all keys, it is `from`.
     fn finish(&mut self, row: usize, states: &mut States<A>, from: usize, sink: Option<A>);
 
-    /// Writes a column of a matrix that is not an output of attention but of scores or weights.
-    fn set_column(&mut self, column: usize, numbers: &[A]);
+    /// Writes part of a column, from row `first` on, of a matrix that is not an output of attention but of scores or
+    /// weights.
+    fn set_column(&mut self, column: usize, first: usize, numbers: &[A]);
 }
 
 impl<O: Element> Target<O::Accumulator> for Rows<'_, O> {
@@ -133,9 +134,9 @@ impl<O: Element> Target<O::Accumulator> for Rows<'_, O> {
         }
     }
 
-    fn set_column(&mut self, column: usize, numbers: &[O::Accumulator]) {
+    fn set_column(&mut self, column: usize, first: usize, numbers: &[O::Accumulator]) {
         for (row, &x) in numbers.iter().enumerate() {
-            self.set(row, column, x);
+            self.set(first + row, column, x);
         }
     }
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::element::{Element, Real};
 use crate::error::Error;
-use crate::forward::{load_row, zeros};
+use crate::forward::zeros;
 use crate::planes::Planes;
 use crate::simd::FloatEnvironment;
 
@@ -49,7 +49,8 @@ impl<T: Element> Linear<T> {
         let rows = Planes::new(what, x, &lead)?;
         let load = |row: usize, to: &mut [T::Accumulator]| {
             for head in 0..heads {
-                load_row(rows.get(row / len, head).row(row % len), &mut to[head * part..][..part]);
+                let from = rows.get(row / len, head).row(row % len);
+                to[head * part..][..part].iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen());
             }
         };
         let block = (NUMBERS / inputs.saturating_add(outputs)).clamp(1, ROWS).min(output.len() / outputs);

@@ -5,14 +5,24 @@
 //! each lane, so a lane goes through the very numbers that `scalar.rs` goes through. This folder holds the only
 //! `unsafe` of the engine.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod environment;
 pub(crate) mod math;
 mod portable;
+mod products;
+mod transpose;
 
 use std::fmt;
 
+use half::{bf16, f16};
+
 pub(crate) use environment::FloatEnvironment;
-pub use portable::{Hardware, Lanes, Software};
+pub use portable::Lanes;
+pub(crate) use products::{Ahead, Numbers, Vectors, accumulate, prefetch_after};
+pub(crate) use transpose::transpose;
 
 use crate::element::Real;
 
@@ -25,6 +35,8 @@ pub(crate) const PADDING: usize = 16;
 pub trait Vector: Copy {
     type Lane: Real;
     const LANES: usize;
+    /// How many of them the machine has: what sums can be kept at once.
+    const REGISTERS: usize;
 
     fn splat(x: Self::Lane) -> Self;
     /// The first `LANES` numbers of a slice that has at least so many.
@@ -37,6 +49,8 @@ pub trait Vector: Copy {
     fn div(self, other: Self) -> Self;
     /// `self * factor + addend`, rounded once.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
+    /// The greater; `other` where either is NaN.
+    fn max(self, other: Self) -> Self;
     /// 2 to the power k, where `self` is [`ROUNDER`](math::Coefficients::ROUNDER) + k with a whole k in the range of normal
     /// exponents; rubbish elsewhere.
     fn exp2_rounded(self) -> Self;
@@ -44,37 +58,83 @@ pub trait Vector: Copy {
     fn if_less(self, other: Self, then: Self, otherwise: Self) -> Self;
     /// `then` where `self == other`, else `otherwise` (so too where either is NaN).
     fn if_equal(self, other: Self, then: Self, otherwise: Self) -> Self;
+
+    /// -∞ in the lanes that are not visible; there are as many booleans as lanes, or more.
+    #[inline(always)]
+    fn or_masked(self, visible: &[bool]) -> Self {
+        let mut lanes = [Self::Lane::ZERO; PADDING];
+        self.store(&mut lanes);
+        for (lane, &visible) in lanes[..Self::LANES].iter_mut().zip(visible) {
+            *lane = if visible { *lane } else { Self::Lane::NEG_INFINITY };
+        }
+        Self::load(&lanes)
+    }
+
+    /// [`load`](Self::load) of numbers that are widened on the way, exactly.
+    #[inline(always)]
+    fn load_f16(from: &[f16]) -> Self {
+        one_by_one(|lane| Self::Lane::from_f64(from[lane].to_f64()))
+    }
+
+    /// As [`load_f16`](Self::load_f16).
+    #[inline(always)]
+    fn load_bf16(from: &[bf16]) -> Self {
+        one_by_one(|lane| Self::Lane::from_f64(from[lane].to_f64()))
+    }
+
+    /// Of `LANES` rows of `LANES` numbers the columns, each handed to `column` with its number.
+    #[inline(always)]
+    fn transpose(row: impl Fn(usize) -> Self, mut column: impl FnMut(usize, Self)) {
+        let mut square = [[Self::Lane::ZERO; PADDING]; PADDING];
+        for i in 0..Self::LANES {
+            let mut lanes = [Self::Lane::ZERO; PADDING];
+            row(i).store(&mut lanes);
+            for (of_column, &x) in square.iter_mut().zip(&lanes[..Self::LANES]) {
+                of_column[i] = x;
+            }
+        }
+        for (i, of_column) in square[..Self::LANES].iter().enumerate() {
+            column(i, Self::load(of_column));
+        }
+    }
 }
 
-/// The vectors of one lane type for each instruction set, and what only the lane type knows.
+/// A vector whose lanes are made by themselves.
+#[inline(always)]
+fn one_by_one<V: Vector>(lane: impl Fn(usize) -> V::Lane) -> V {
+    let mut lanes = [V::Lane::ZERO; PADDING];
+    for (i, x) in lanes[..V::LANES].iter_mut().enumerate() {
+        *x = lane(i);
+    }
+    V::load(&lanes)
+}
+
+/// The vectors of one lane type for each instruction set.
 ///
 /// Public, like all that it names, only because [`Real`] is; no other crate can reach it.
 pub trait Lane: Vector<Lane = Self> + math::Coefficients {
-    /// Plain arrays, with the fused multiply-add in software where the machine has none.
     type Portable: Vector<Lane = Self>;
-    /// The same text compiled under AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
     type Avx2: Vector<Lane = Self>;
-
-    /// `self * factor + addend` as the instruction, to be called where it exists.
-    fn hardware_mul_add(self, factor: Self, addend: Self) -> Self;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512: Vector<Lane = Self>;
 }
 
-macro_rules! lane {
-    ($real:ident, $lanes:literal) => {
-        impl Lane for $real {
-            type Portable = Lanes<$real, Software, $lanes>;
-            type Avx2 = Lanes<$real, Hardware, $lanes>;
-
-            #[inline(always)]
-            fn hardware_mul_add(self, factor: Self, addend: Self) -> Self {
-                $real::mul_add(self, factor, addend)
-            }
-        }
-    };
+impl Lane for f32 {
+    type Portable = Lanes<f32, 4>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2 = avx2::F32x8;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512 = avx512::F32x16;
 }
 
-lane!(f32, 8);
-lane!(f64, 4);
+impl Lane for f64 {
+    type Portable = Lanes<f64, 2>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2 = avx2::F64x4;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512 = avx512::F64x8;
+}
 
 /// Work that can be compiled for any instruction set. All that `run` calls in its loops must be
 /// `#[inline(always)]`, or it stays at the baseline.
@@ -89,13 +149,15 @@ pub(crate) trait Kernel<A: Real> {
 pub enum Simd {
     /// Whatever the target's baseline is; without a hardware fused multiply-add it is slow (and right).
     Portable,
-    /// AVX2 and FMA on x86-64.
+    /// AVX2, FMA and F16C on x86-64.
     Avx2,
+    /// AVX-512 F, VL, BW and DQ on x86-64.
+    Avx512,
 }
 
 impl Simd {
     /// Every instruction set, best first.
-    pub const ALL: [Self; 2] = [Self::Avx2, Self::Portable];
+    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Portable];
 
     /// The best that this machine has.
     pub fn best() -> Self {
@@ -107,17 +169,30 @@ impl Simd {
         match self {
             Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                Self::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 => false,
+            _ => false,
         }
     }
 
-    /// The name it is asked for by: `avx2` or `portable`.
+    /// The name it is asked for by: `avx512`, `avx2` or `portable`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
         }
     }
 
@@ -129,19 +204,30 @@ impl Simd {
         assert!(self.is_available(), "this machine has no {self}");
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `is_available` found AVX2 and FMA.
+            // SAFETY: `is_available` found AVX2, FMA and F16C.
             Self::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `is_available` found all of them.
+            Self::Avx512 => unsafe { run_avx512(kernel) },
             _ => kernel.run::<A::Portable>(),
         }
     }
 }
 
 /// # Safety
-/// The machine has AVX2 and FMA.
+/// The machine has AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run_avx2<A: Real, K: Kernel<A>>(kernel: K) -> K::Output {
     kernel.run::<A::Avx2>()
+}
+
+/// # Safety
+/// The machine has AVX-512 F, VL, BW and DQ, AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+unsafe fn run_avx512<A: Real, K: Kernel<A>>(kernel: K) -> K::Output {
+    kernel.run::<A::Avx512>()
 }
 
 impl fmt::Display for Simd {
@@ -157,6 +243,6 @@ impl std::str::FromStr for Simd {
         Self::ALL
             .into_iter()
             .find(|simd| simd.name() == name)
-            .ok_or_else(|| crate::Error::value("simd", format!("`{name}`"), "`avx2` or `portable`"))
+            .ok_or_else(|| crate::Error::value("simd", format!("`{name}`"), "`avx512`, `avx2` or `portable`"))
     }
 }

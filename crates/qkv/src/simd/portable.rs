@@ -1,45 +1,25 @@
 //! Vectors as plain arrays, on any machine: the text that every other instruction set must equal.
 //!
-//! The compiler turns the loops into whatever registers the surrounding `#[target_feature]` allows. Only the fused
-//! multiply-add has to be chosen by hand: an instruction where there is one, else software.
-
-use std::marker::PhantomData;
+//! The compiler turns the loops into whatever registers the target's baseline has. The fused multiply-add is an
+//! instruction where the baseline has one, else software.
 
 use super::Vector;
 use crate::element::Real;
 
-/// Where the fused multiply-add comes from.
-pub trait Fused: Copy {
-    fn mul_add<A: Real>(a: A, factor: A, addend: A) -> A;
-}
+/// Whether the target's baseline has a fused multiply-add.
+const HAS_MUL_ADD: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-/// The target's baseline: an instruction if the baseline has one, else software.
+/// `N` lanes in a plain array: with 128 bits what every baseline has.
 #[derive(Clone, Copy)]
-pub struct Software;
+pub struct Lanes<A, const N: usize>([A; N]);
 
-impl Fused for Software {
-    #[inline(always)]
-    fn mul_add<A: Real>(a: A, factor: A, addend: A) -> A {
-        a.mul_add(factor, addend)
+impl<A: Real, const N: usize> Lanes<A, N> {
+    /// Not part of the loops that it is called from: they would be large, and no faster.
+    #[inline(never)]
+    fn software_mul_add(self, factor: Self, addend: Self) -> Self {
+        self.each(|i, x| x.mul_add(factor.0[i], addend.0[i]))
     }
-}
 
-/// The instruction, under a `#[target_feature]` that has it.
-#[derive(Clone, Copy)]
-pub struct Hardware;
-
-impl Fused for Hardware {
-    #[inline(always)]
-    fn mul_add<A: Real>(a: A, factor: A, addend: A) -> A {
-        a.hardware_mul_add(factor, addend)
-    }
-}
-
-/// `N` lanes in a plain array.
-#[derive(Clone, Copy)]
-pub struct Lanes<A, F, const N: usize>([A; N], PhantomData<F>);
-
-impl<A: Real, F: Fused, const N: usize> Lanes<A, F, N> {
     /// Changes each lane by itself. A plain loop: the compiler unrolls it, and kernels hold thousands of them.
     #[inline(always)]
     fn each(mut self, lane: impl Fn(usize, A) -> A) -> Self {
@@ -50,20 +30,21 @@ impl<A: Real, F: Fused, const N: usize> Lanes<A, F, N> {
     }
 }
 
-impl<A: Real, F: Fused, const N: usize> Vector for Lanes<A, F, N> {
+impl<A: Real, const N: usize> Vector for Lanes<A, N> {
     type Lane = A;
     const LANES: usize = N;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn splat(x: A) -> Self {
-        Self([x; N], PhantomData)
+        Self([x; N])
     }
 
     #[inline(always)]
     fn load(from: &[A]) -> Self {
         let mut lanes = [A::ZERO; N];
         lanes.copy_from_slice(&from[..N]);
-        Self(lanes, PhantomData)
+        Self(lanes)
     }
 
     #[inline(always)]
@@ -93,7 +74,16 @@ impl<A: Real, F: Fused, const N: usize> Vector for Lanes<A, F, N> {
 
     #[inline(always)]
     fn mul_add(self, factor: Self, addend: Self) -> Self {
-        self.each(|i, x| F::mul_add(x, factor.0[i], addend.0[i]))
+        if HAS_MUL_ADD {
+            self.each(|i, x| x.mul_add(factor.0[i], addend.0[i]))
+        } else {
+            self.software_mul_add(factor, addend)
+        }
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        self.each(|i, x| x.max(other.0[i]))
     }
 
     #[inline(always)]
@@ -117,6 +107,7 @@ macro_rules! one_lane {
         impl Vector for $real {
             type Lane = Self;
             const LANES: usize = 1;
+            const REGISTERS: usize = 16;
 
             #[inline(always)]
             fn splat(x: Self) -> Self {
@@ -155,11 +146,16 @@ macro_rules! one_lane {
 
             #[inline(always)]
             fn mul_add(self, factor: Self, addend: Self) -> Self {
-                if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                if HAS_MUL_ADD {
                     $real::mul_add(self, factor, addend)
                 } else {
                     $software(self, factor, addend)
                 }
+            }
+
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                if self > other { self } else { other }
             }
 
             #[inline(always)]

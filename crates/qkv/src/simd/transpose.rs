@@ -1,0 +1,39 @@
+//! Rows to columns, for numbers that are to stand in lanes.
+
+use super::Vector;
+use crate::element::Element;
+
+/// Widens [`LANES`](Vector::LANES) rows and writes them as columns: number `column` of row `i` goes to
+/// `to[column * stride + i]`. Done for as many columns as fill whole vectors of the shortest row; returns their number.
+///
+/// # Panics
+/// If there are fewer rows, or `to` is too short.
+#[inline(always)]
+pub(crate) fn transpose<T: Element, V: Vector<Lane = T::Accumulator>>(
+    rows: &[&[T]],
+    to: &mut [T::Accumulator],
+    stride: usize,
+) -> usize {
+    let rows = &rows[..V::LANES];
+    let mut shortest = usize::MAX;
+    for row in rows {
+        shortest = shortest.min(row.len());
+    }
+    let columns = shortest / V::LANES * V::LANES;
+    if columns == 0 {
+        return 0;
+    }
+    assert!((columns - 1).saturating_mul(stride).saturating_add(V::LANES) <= to.len());
+    for first in (0..columns).step_by(V::LANES) {
+        V::transpose(
+            // SAFETY: there are as many rows as lanes, and each has the columns.
+            |i| T::load(unsafe { rows.get_unchecked(i).get_unchecked(first..first + V::LANES) }),
+            |column, lanes: V| {
+                let at = (first + column) * stride;
+                // SAFETY: asserted above for the last column.
+                lanes.store(unsafe { to.get_unchecked_mut(at..at + V::LANES) });
+            },
+        );
+    }
+    columns
+}
