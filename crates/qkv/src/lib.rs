@@ -54,6 +54,7 @@ mod error;
 mod forward;
 mod inspect;
 mod layer;
+pub mod machine;
 mod mask;
 mod partial;
 mod plan;
