@@ -7,6 +7,8 @@
 
 mod attend;
 mod audit;
+mod bench;
+mod cases;
 mod check;
 mod compare;
 mod describe;
@@ -60,6 +62,8 @@ enum Command {
     Check(Box<check::Arguments>),
     /// Draw arrays of random numbers, the very ones that torch draws from the seed, into a file
     Random(random::Arguments),
+    /// Measure the engine on named cases, beside the most that this machine's arithmetic and memory allow
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments, &mut terminal),
         Command::Check(arguments) => check::run(arguments, &mut terminal),
         Command::Random(arguments) => random::run(arguments, &mut terminal),
+        Command::Bench(arguments) => bench::run(arguments, &mut terminal),
     });
     match result.and_then(|passed| Ok(terminal.flush().map(|()| passed)?)) {
         Ok(true) => ExitCode::SUCCESS,

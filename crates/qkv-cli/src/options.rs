@@ -81,7 +81,7 @@ pub struct AttentionOptions {
     pub void_as: Option<VoidAs>,
 
     /// Threads; by default one for each core
-    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    #[arg(long, value_name = "N", value_parser = parse_at_least_one)]
     pub threads: Option<usize>,
 
     /// The seed of what is drawn: a lesson's numbers [default: 42, of the second lesson 0], else the audit's rows
@@ -134,7 +134,8 @@ fn parse_window(text: &str) -> Result<Window, String> {
     Ok(Window { left: bound(left)?, right: bound(right)? })
 }
 
-fn parse_threads(text: &str) -> Result<usize, String> {
+/// A number of threads or rounds.
+pub fn parse_at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("want at least 1".to_string()),
         Ok(count) => Ok(count),
