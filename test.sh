@@ -51,6 +51,8 @@ tests() {
     cargo test --locked --workspace
     step "tests, as released"
     cargo test --locked --workspace --release
+    step "benchmarks, each call once"
+    cargo bench --locked -p qkv --bench kernels -- --test
 }
 
 # Each on a line of its own: in an && list a failure inside a function would not stop the script.

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Around it: [`Attention::trace`] keeps every intermediate, [`Layer`] makes queries, keys and values of embeddings, and
-//! [`Generator`] draws the numbers that torch draws.
+//! [`Generator`] draws the numbers that torch draws; [`machine`] measures how fast a call could be at best.
 //!
 //! # One row, one answer
 //!
