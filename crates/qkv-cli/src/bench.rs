@@ -32,7 +32,7 @@ pub struct Arguments {
     list: bool,
 
     /// How often each case is measured; the median counts
-    #[arg(long, value_name = "N", default_value = "5", value_parser = parse_at_least_one)]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = parse_at_least_one)]
     rounds: usize,
 
     /// Threads; by default one for each core
