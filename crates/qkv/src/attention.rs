@@ -163,7 +163,7 @@ impl<'a> Attention<'a> {
         self
     }
 
-    /// Forces a path, for tests and bug reports. It never changes a bit.
+    /// Forces a path, for tests and bug reports; then a small call is cut over threads like a large one. It never changes a bit.
     pub fn path(mut self, path: Path) -> Self {
         self.path = Some(path);
         self

@@ -3,6 +3,8 @@
 //! A bias of exactly -∞ masks its key instead. Two finite biases never add up to a mask: `scores.rs` stops them at
 //! the largest negative number.
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 use ndarray::{ArrayView, ArrayViewD, Dimension};
 
@@ -65,10 +67,10 @@ pub enum Alibi {
 }
 
 impl Alibi {
-    pub(crate) fn slopes(&self, heads: usize) -> Vec<f64> {
+    pub(crate) fn slopes(&self, heads: usize) -> Cow<'_, [f64]> {
         match self {
-            Self::Slopes(slopes) => slopes.clone(),
-            Self::Paper if heads == 0 => Vec::new(),
+            Self::Slopes(slopes) => Cow::Borrowed(slopes),
+            Self::Paper if heads == 0 => Cow::Borrowed(&[]),
             Self::Paper => {
                 let geometric =
                     |heads: usize| (1..=heads).map(move |head| libm::exp2(-8.0 * head as f64 / heads as f64));
@@ -103,8 +105,8 @@ impl<F: Fn(&Region, &mut [f64]) + Sync> BiasFn for F {
 pub(crate) struct Biases<'a> {
     pub(crate) arrays: Vec<BiasPlanes<'a>>,
     /// One for each head.
-    pub(crate) slopes: Option<Vec<f64>>,
-    pub(crate) closures: Vec<&'a dyn BiasFn>,
+    pub(crate) slopes: Option<Cow<'a, [f64]>>,
+    pub(crate) closures: &'a [&'a dyn BiasFn],
 }
 
 pub(crate) struct BiasPlanes<'a> {
@@ -146,10 +148,10 @@ impl<'a> BiasPlanes<'a> {
 
     fn at(&self, batch: usize, head: usize, query: usize, key: usize) -> f64 {
         match &self.planes {
-            TypedPlanes::F16(planes) => Planes::at(planes.get(batch, head), query, key).to_f64(),
-            TypedPlanes::Bf16(planes) => Planes::at(planes.get(batch, head), query, key).to_f64(),
-            TypedPlanes::F32(planes) => Planes::at(planes.get(batch, head), query, key).into(),
-            TypedPlanes::F64(planes) => Planes::at(planes.get(batch, head), query, key),
+            TypedPlanes::F16(planes) => Planes::at(&planes.get(batch, head), query, key).to_f64(),
+            TypedPlanes::Bf16(planes) => Planes::at(&planes.get(batch, head), query, key).to_f64(),
+            TypedPlanes::F32(planes) => Planes::at(&planes.get(batch, head), query, key).into(),
+            TypedPlanes::F64(planes) => Planes::at(&planes.get(batch, head), query, key),
         }
     }
 
@@ -177,7 +179,7 @@ fn fill<V: Vector, T: Element>(
     rows: &mut [V::Lane],
     widen: impl Fn(T) -> V::Lane,
 ) {
-    let plane = planes.get(tile.batch, tile.head);
+    let plane = &planes.get(tile.batch, tile.head);
     let (count, keys) = (tile.rows.len(), tile.keys.len());
     let of_row = Planes::rows_of(plane, tile).filter(|_| bias.row_step == 1);
     let whole = if of_row.is_some() { count / V::LANES * V::LANES } else { 0 };
@@ -227,7 +229,7 @@ impl Biases<'_> {
             };
             sort = sort.and(|| array.tiles.sort(plane, tile));
         }
-        for closure in &self.closures {
+        for closure in self.closures {
             sort = sort.and(|| closure.hint(&visibility.region(tile)).into());
         }
         sort
@@ -277,7 +279,7 @@ impl Biases<'_> {
             penalties::<V>(V::Lane::from_f64(slopes[tile.head]), &visibility.region(tile), &mut bias);
             add_or_hide(scores.cells, bias.cells, &mut None);
         }
-        for closure in &self.closures {
+        for closure in self.closures {
             let region = visibility.region(tile);
             computed.clear();
             computed.resize(region.len(), 0.0);
@@ -363,12 +365,12 @@ mod tests {
     #[test]
     fn slopes_follow_the_papers_rule() {
         assert_eq!(
-            Alibi::Paper.slopes(8),
+            *Alibi::Paper.slopes(8),
             [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
         );
         let six = Alibi::Paper.slopes(6);
         assert_eq!(six[..4], [0.25, 0.0625, 0.015625, 0.00390625]);
         assert_eq!(six[4..], [0.5, 0.125]);
-        assert_eq!(Alibi::Paper.slopes(1), [0.00390625]);
+        assert_eq!(*Alibi::Paper.slopes(1), [0.00390625]);
     }
 }

@@ -35,12 +35,12 @@ pub(crate) fn influence<T: Element>(
 }
 
 /// One row's keys.
-struct Row<'r, 'a, T> {
+struct Row<'a, T> {
     /// `None` where masked.
     scores: Vec<Option<f64>>,
     sink: Option<f64>,
     /// `(len_key, dim_value)`
-    values: &'r ArrayView2<'a, T>,
+    values: ArrayView2<'a, T>,
 }
 
 /// What comes of it.
@@ -50,7 +50,7 @@ struct Attended {
     output: Vec<f64>,
 }
 
-impl<T: Element> Row<'_, '_, T> {
+impl<T: Element> Row<'_, T> {
     fn value(&self, key: usize) -> impl Iterator<Item = f64> + '_ {
         self.values.row(key).into_iter().map(|v| v.widen().to_f64())
     }

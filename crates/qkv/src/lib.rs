@@ -42,7 +42,7 @@
 //! | NaN in a query, or in a visible key or value | the rows that see it are NaN |
 //! | what does not fit | an [`Error`] that names the argument, what was got, what is wanted and the usual mend |
 //! | memory | linear in the lengths, unless the weights, scores or the trace are asked for |
-//! | threads | those of the rayon pool that the caller is in |
+//! | threads | those of the rayon pool that the caller is in; for a small call the caller's alone |
 
 #![deny(unsafe_code)]
 

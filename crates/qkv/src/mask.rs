@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use ndarray::{Array2, ArrayView2};
+use smallvec::SmallVec;
 
 use crate::planes::Planes;
 use crate::tile::{Grid, Pair, Sort, Tile, TileMap};
@@ -120,10 +121,10 @@ pub(crate) struct Visibility<'a> {
     pub(crate) window: Window,
     pub(crate) key_offset: i64,
     /// One for each batch, or one for all.
-    pub(crate) batches: Vec<Batch>,
+    pub(crate) batches: SmallVec<[Batch; 1]>,
     pub(crate) segments: Option<Segments>,
     pub(crate) dense: Vec<Dense<'a>>,
-    pub(crate) closures: Vec<&'a dyn MaskFn>,
+    pub(crate) closures: &'a [&'a dyn MaskFn],
 }
 
 /// What differs from batch to batch.
@@ -154,7 +155,7 @@ impl<'a> Visibility<'a> {
             && ordered
             && near
             && self.segments.as_ref().is_none_or(|segments| segments.agree(batch, query, key))
-            && self.dense.iter().all(|mask| Planes::at(mask.planes.get(batch, head), query, key))
+            && self.dense.iter().all(|mask| Planes::at(&mask.planes.get(batch, head), query, key))
             && self.closures.iter().all(|closure| {
                 let mut visible = [true];
                 closure.fill(&self.region(&pair.into()), &mut visible);
@@ -172,18 +173,20 @@ impl<'a> Visibility<'a> {
     pub(crate) fn keys(&self, batch: usize, query: usize) -> Range<usize> {
         let of_batch = self.batch(batch);
         let position = of_batch.query_offset + query as i64;
-        let mut end = i64::MAX;
-        if self.causal {
-            end = position.saturating_add(1).max(of_batch.prefix);
-        }
-        if let Some(right) = self.window.right {
-            end = end.min(position.saturating_add_unsigned(right).saturating_add(1));
-        }
-        let start = self.window.left.map_or(i64::MIN, |left| position.saturating_sub_unsigned(left));
         let slot = |position: i64| -> usize {
             position.saturating_sub(self.key_offset).clamp(0, of_batch.key_length as i64) as usize
         };
-        slot(start)..slot(end)
+        let (mut start, mut end) = (0, of_batch.key_length);
+        if self.causal {
+            end = slot(position.saturating_add(1).max(of_batch.prefix));
+        }
+        if let Some(right) = self.window.right {
+            end = end.min(slot(position.saturating_add_unsigned(right).saturating_add(1)));
+        }
+        if let Some(left) = self.window.left {
+            start = slot(position.saturating_sub_unsigned(left));
+        }
+        start..end
     }
 
     /// The keys that order, window and length leave to any query of some rows.
@@ -209,7 +212,7 @@ impl<'a> Visibility<'a> {
         for mask in &self.dense {
             sort = sort.and(|| mask.tiles.sort(mask.planes.index(tile.batch, tile.head), tile));
         }
-        for closure in &self.closures {
+        for closure in self.closures {
             sort = sort.and(|| closure.hint(&self.region(tile)).into());
         }
         sort
@@ -233,12 +236,12 @@ impl<'a> Visibility<'a> {
         }
         for mask in &self.dense {
             let plane = mask.planes.get(tile.batch, tile.head);
-            match Planes::rows_of(plane, tile) {
+            match Planes::rows_of(&plane, tile) {
                 Some(of_row) => visible.narrow_to(tile.rows.len(), of_row),
-                None => visible.narrow(tile, |query, key| Planes::at(plane, query, key)),
+                None => visible.narrow(tile, |query, key| Planes::at(&plane, query, key)),
             }
         }
-        for closure in &self.closures {
+        for closure in self.closures {
             let region = self.region(tile);
             scratch.clear();
             scratch.resize(region.len(), true);

@@ -9,7 +9,7 @@ use ndarray::{Array, ArrayD, Axis, Dimension};
 use crate::attention::{AttentionOutput, RowStats};
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
-use crate::forward::{self, Finish, of_heads};
+use crate::forward::{self, Finish, Heads};
 use crate::problem::{Problem, check_sinks};
 use crate::simd::math::ln;
 use crate::simd::{FloatEnvironment, Simd};
@@ -40,7 +40,7 @@ impl<T: Element, D: Dimension> Partial<T, D> {
             key_offset: problem.terms.visibility.key_offset,
             len_key: problem.terms.len_key,
             heads: problem.terms.heads,
-            lead: problem.terms.shape(&[]),
+            lead: problem.terms.shape(&[]).to_vec(),
             simd: problem.terms.simd,
             states,
             rank: PhantomData,
@@ -98,7 +98,7 @@ pub fn merge<T: Element, D: Dimension>(
     let mut max = forward::zeros::<T::Accumulator>("row statistics", &shape(&[len_query]))?;
     let mut sum = max.clone();
     let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
-    let rows = of_heads(output.view_mut(), first.heads, Some(both), Finish::Mean);
+    let rows = Heads::all(output.view_mut(), first.heads, Some(both), Finish::Mean);
     let states: Vec<_> = sorted
         .iter()
         .map(|partial| (partial.key_offset as u64 / CHUNK as u64, partial.states.view()))

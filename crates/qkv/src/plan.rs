@@ -3,36 +3,57 @@
 use std::fmt;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::element::Element;
 use crate::forward::{DECODE_QUERIES, DecodeScratch, PrefillScratch};
 use crate::problem::{Path, Terms};
 use crate::simd::Simd;
 use crate::tile::{CHUNK, QUERY_BLOCK, Sort, TILE, Tile, TileMap, cut};
 
-/// With fewer queries than this, most lanes would be empty on the prefill path.
+/// With fewer queries than this, some lanes would be empty on the prefill path.
 const FEW_QUERIES: usize = 8;
+
+/// Multiplications and additions below which the caller's thread works alone. Measured with 8 heads of dim 64 on two cores: 24 queries
+/// and keys (1.2 million) are done sooner by one thread, 32 (2.1 million) by two, since a thread takes tens of µs to wake up.
+const ALONE: usize = 1 << 21;
+
+/// How many threads work on some rows, over all batches and heads: 1, without asking for a pool, or all that there are. A forced
+/// path has all, so that tests of small calls see threads too.
+pub(crate) fn threads(terms: &Terms<'_>, rows: usize) -> usize {
+    let flops = rows.saturating_mul(terms.len_key).saturating_mul(2 * (terms.dim + terms.dim_value));
+    if terms.path.is_none() && flops < ALONE { 1 } else { rayon::current_num_threads() }
+}
 
 /// The path that serves a call, and the reason.
 pub(crate) fn choose(terms: &Terms<'_>) -> (Path, &'static str) {
+    let (len_query, len_key) = (terms.len_query, terms.len_key);
     match terms.path {
         Some(path) => (path, "asked for"),
-        None if terms.len_query < FEW_QUERIES => (Path::Decode, "few queries: keys in the lanes"),
-        None => (Path::Prefill, "many queries: queries in the lanes"),
+        None if len_query >= FEW_QUERIES => (Path::Prefill, "many queries: queries in the lanes"),
+        // Decode always works on a whole tile of keys: here more of that is empty than of prefill's lanes.
+        None if len_key < TILE && len_query * TILE > FEW_QUERIES * len_key => {
+            (Path::Prefill, "few keys: queries in the lanes")
+        }
+        None => (Path::Decode, "few queries: keys in the lanes"),
     }
 }
 
 /// The spans of keys that the decode path works on apart, each with the number of its first chunk: aligned powers of
 /// two of chunks, as many as keep all threads busy.
-pub(crate) fn decode_spans(terms: &Terms<'_>) -> Vec<(u64, Range<usize>)> {
+pub(crate) fn decode_spans(terms: &Terms<'_>, threads: usize) -> SmallVec<[(u64, Range<usize>); 1]> {
     let blocks = terms.len_query.div_ceil(DECODE_QUERIES);
     let tasks = (terms.batches * terms.heads / terms.group * blocks).max(1);
-    let wanted = (2 * rayon::current_num_threads()).div_ceil(tasks);
+    let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks) };
     let chunks = terms.len_key.div_ceil(CHUNK);
     let chunks_of_span = chunks.div_ceil(wanted).max(1).next_power_of_two();
-    let spans: Vec<_> = cut(0..terms.len_key, terms.visibility.key_offset, chunks_of_span * CHUNK)
+    let mut spans: SmallVec<_> = cut(0..terms.len_key, terms.visibility.key_offset, chunks_of_span * CHUNK)
         .map(|(number, keys)| (number * chunks_of_span as u64, keys))
         .collect();
-    if spans.is_empty() { vec![(0, 0..0)] } else { spans }
+    if spans.is_empty() {
+        spans.push((0, 0..0));
+    }
+    spans
 }
 
 /// How many tiles there are of each sort, over all batches and heads.
@@ -73,7 +94,6 @@ pub struct Plan {
 impl Plan {
     pub(crate) fn new<T: Element>(terms: &Terms<'_>) -> Self {
         let (path, reason) = choose(terms);
-        let threads = rayon::current_num_threads();
         let rows = match path {
             Path::Prefill => QUERY_BLOCK,
             Path::Decode => DECODE_QUERIES,
@@ -82,9 +102,10 @@ impl Plan {
         // Without numbers there is nothing to do, however many tiles there would be.
         let empty = terms.len_query * (terms.dim + terms.dim_value) == 0 || terms.batches * terms.heads == 0;
         let (tiles, pairs) = if empty { Default::default() } else { count_tiles(terms, rows) };
-        let spans = if path == Path::Decode { decode_spans(terms).len() } else { 1 };
-        let blocks = terms.len_query.div_ceil(rows);
         let heads = terms.batches * terms.heads;
+        let threads = threads(terms, heads * terms.len_query);
+        let spans = if path == Path::Decode { decode_spans(terms, threads).len() } else { 1 };
+        let blocks = terms.len_query.div_ceil(rows);
         let tasks = match path {
             Path::Decode => heads / terms.group * blocks * spans,
             _ => heads * blocks,
@@ -104,7 +125,7 @@ impl Plan {
             path,
             reason,
             simd: terms.simd,
-            threads,
+            threads: threads.min(tasks).max(1),
             tasks,
             tiles,
             flops: 2 * pairs * (dim + dim_value) as u64,

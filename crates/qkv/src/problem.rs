@@ -5,13 +5,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use ndarray::{Array2, ArrayView, ArrayViewD, Dimension};
+use smallvec::SmallVec;
 
 use crate::attention::Attention;
 use crate::bias::{BiasPlanes, Biases};
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::mask::{Alignment, Batch, Dense, Segments, Visibility, Window};
-use crate::planes::Planes;
+use crate::planes::{Extents, Planes};
 use crate::simd::{FloatEnvironment, Simd};
 use crate::tile::{Sort, Tile, TileMap};
 
@@ -87,7 +88,7 @@ pub struct Problem<'a, T: Element> {
 /// All of a call but its arrays.
 pub struct Terms<'a> {
     /// The batch axes, broadcast.
-    pub(crate) batch_axes: Vec<usize>,
+    pub(crate) batch_axes: Extents,
     pub(crate) batches: usize,
     pub(crate) heads: usize,
     /// Query heads that share one key head.
@@ -102,7 +103,7 @@ pub struct Terms<'a> {
     pub(crate) softcap: Option<f64>,
     pub(crate) visibility: Visibility<'a>,
     pub(crate) biases: Biases<'a>,
-    pub(crate) sinks: Option<Vec<f64>>,
+    pub(crate) sinks: Option<&'a [f64]>,
     /// As the caller forced it, if so.
     pub(crate) path: Option<Path>,
     pub(crate) simd: Simd,
@@ -110,7 +111,7 @@ pub struct Terms<'a> {
 
 /// The shapes of a call, which fit one another.
 struct Shapes {
-    batch_axes: Vec<usize>,
+    batch_axes: Extents,
     heads: usize,
     key_heads: usize,
     len_query: usize,
@@ -141,7 +142,7 @@ impl<'a, T: Element> Problem<'a, T> {
     }
 
     pub(crate) fn new<D: Dimension>(
-        attention: &Attention<'a>,
+        attention: &'a Attention<'a>,
         query: ArrayView<'a, T, D>,
         key: ArrayView<'a, T, D>,
         value: ArrayView<'a, T, D>,
@@ -189,7 +190,7 @@ impl Terms<'_> {
     }
 
     /// A result's shape: the caller's batch axes and heads, then `last`.
-    pub(crate) fn shape(&self, last: &[usize]) -> Vec<usize> {
+    pub(crate) fn shape(&self, last: &[usize]) -> Extents {
         let heads = self.has_heads.then_some(self.heads);
         self.batch_axes.iter().copied().chain(heads).chain(last.iter().copied()).collect()
     }
@@ -246,14 +247,14 @@ impl Shapes {
     }
 
     /// The shape of the scores, as the caller counts axes.
-    fn scores(&self) -> Vec<usize> {
+    fn scores(&self) -> Extents {
         let heads = (self.rank > 2).then_some(self.heads);
         self.batch_axes.iter().copied().chain(heads).chain([self.len_query, self.len_key]).collect()
     }
 }
 
-fn batch_axes(rank: usize, query: &[usize], key: &[usize], value: &[usize]) -> Result<Vec<usize>, Error> {
-    let mut axes = query[..rank.saturating_sub(3)].to_vec();
+fn batch_axes(rank: usize, query: &[usize], key: &[usize], value: &[usize]) -> Result<Extents, Error> {
+    let mut axes = Extents::from_slice(&query[..rank.saturating_sub(3)]);
     for (argument, shape) in [("key", key), ("value", value)] {
         for (axis, extent) in axes.iter_mut().enumerate() {
             match (*extent, shape[axis]) {
@@ -304,7 +305,7 @@ fn check_per_batch<N>(argument: &'static str, given: &[N], batches: usize) -> Re
     }
 }
 
-fn visibility<'a>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Visibility<'a>, Error> {
+fn visibility<'a>(attention: &'a Attention<'a>, shapes: &Shapes) -> Result<Visibility<'a>, Error> {
     let key_offset = attention.key_offset;
     if !(0..=POSITION_LIMIT).contains(&key_offset) {
         return Err(Error::value("key_offset", key_offset, format!("0 to {POSITION_LIMIT}")));
@@ -316,7 +317,7 @@ fn visibility<'a>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Visibili
         batches: batches(attention, shapes)?,
         segments: segments(attention, shapes)?,
         dense: Vec::with_capacity(attention.masks.len()),
-        closures: attention.mask_fns.clone(),
+        closures: &attention.mask_fns,
     };
     for mask in &attention.masks {
         check_broadcast("mask", mask.shape(), shapes)?;
@@ -328,13 +329,14 @@ fn visibility<'a>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Visibili
 }
 
 /// The extents of all leading axes, with so many heads.
-fn leading_axes(shapes: &Shapes, heads: usize) -> Vec<usize> {
+fn leading_axes(shapes: &Shapes, heads: usize) -> Extents {
     shapes.batch_axes.iter().copied().chain([heads]).collect()
 }
 
-fn batches(attention: &Attention<'_>, shapes: &Shapes) -> Result<Vec<Batch>, Error> {
+fn batches(attention: &Attention<'_>, shapes: &Shapes) -> Result<SmallVec<[Batch; 1]>, Error> {
     let count = shapes.batches();
-    let lengths = attention.key_lengths.as_deref().unwrap_or(&[shapes.len_key]).to_vec();
+    let all_keys = [shapes.len_key];
+    let lengths = attention.key_lengths.as_deref().unwrap_or(&all_keys);
     if let Some(long) = lengths.iter().find(|&&length| length > shapes.len_key) {
         return Err(Error::value(
             "key_lengths",
@@ -342,7 +344,7 @@ fn batches(attention: &Attention<'_>, shapes: &Shapes) -> Result<Vec<Batch>, Err
             format!("at most {}, the number of keys", shapes.len_key),
         ));
     }
-    let prefixes = attention.prefix.as_deref().unwrap_or(&[0]).to_vec();
+    let prefixes = attention.prefix.as_deref().unwrap_or(&[0]);
     if attention.prefix.is_some() && attention.causal.is_none() {
         return Err(Error::value("prefix", "a prefix without causal order", "causal order")
             .mended_by("without it every key is open already"));
@@ -359,10 +361,10 @@ fn batches(attention: &Attention<'_>, shapes: &Shapes) -> Result<Vec<Batch>, Err
         (Some(alignment), None) => alignment,
         (None, offset) => Alignment::Offset(offset.unwrap_or(0)),
     };
-    check_per_batch("key_lengths", &lengths, count)?;
-    check_per_batch("prefix", &prefixes, count)?;
+    check_per_batch("key_lengths", lengths, count)?;
+    check_per_batch("prefix", prefixes, count)?;
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok(SmallVec::new());
     }
     // One entry serves all batches where they do not differ.
     (0..lengths.len().max(prefixes.len()))
@@ -436,7 +438,7 @@ fn check_broadcast(argument: &'static str, shape: &[usize], shapes: &Shapes) -> 
     Err(error)
 }
 
-fn biases<'a, A: Real>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Biases<'a>, Error> {
+fn biases<'a, A: Real>(attention: &'a Attention<'a>, shapes: &Shapes) -> Result<Biases<'a>, Error> {
     for bias in &attention.biases {
         check_broadcast("bias", bias.shape(), shapes)?;
     }
@@ -456,13 +458,13 @@ fn biases<'a, A: Real>(attention: &Attention<'a>, shapes: &Shapes) -> Result<Bia
     let lead = leading_axes(shapes, shapes.heads);
     let arrays = attention.biases.iter().map(|bias| BiasPlanes::new(bias, &lead, attention.key_offset));
     let arrays = arrays.collect::<Result<_, _>>()?;
-    Ok(Biases { arrays, slopes, closures: attention.bias_fns.clone() })
+    Ok(Biases { arrays, slopes, closures: &attention.bias_fns })
 }
 
-fn sinks<A: Real>(attention: &Attention<'_>, shapes: &Shapes) -> Result<Option<Vec<f64>>, Error> {
+fn sinks<'a, A: Real>(attention: &'a Attention<'a>, shapes: &Shapes) -> Result<Option<&'a [f64]>, Error> {
     let Some(sinks) = &attention.sinks else { return Ok(None) };
     check_sinks::<A>(sinks, shapes.heads)?;
-    Ok(Some(sinks.clone()))
+    Ok(Some(sinks))
 }
 
 pub(crate) fn check_sinks<A: Real>(sinks: &[f64], heads: usize) -> Result<(), Error> {

@@ -103,7 +103,7 @@ fn five_steps<T: Element, N: Number>(
 ) -> Steps<N> {
     let number = |x: T| N::from_f64(x.widen().to_f64());
     let key_head = problem.terms.key_head(head);
-    let q = problem.query.get(batch, head).row(query);
+    let q = problem.query.row(batch, head, query);
     let keys = problem.key.get(batch, key_head);
     let values = problem.value.get(batch, key_head);
 

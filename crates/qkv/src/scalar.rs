@@ -64,8 +64,8 @@ pub(crate) fn score<T: Element>(
     pair: Pair,
     stage: Stage,
 ) -> Option<T::Accumulator> {
-    let query = problem.query.get(pair.batch, pair.head).row(pair.query);
-    let key = problem.key.get(pair.batch, problem.terms.key_head(pair.head)).row(pair.key);
+    let query = problem.query.row(pair.batch, pair.head, pair.query);
+    let key = problem.key.row(pair.batch, problem.terms.key_head(pair.head), pair.key);
     let mut s = T::Accumulator::ZERO;
     for (&q, &k) in query.iter().zip(key) {
         s = q.widen().mul_add(k.widen(), s);

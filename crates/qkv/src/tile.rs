@@ -7,6 +7,7 @@ use std::ops::{Index, IndexMut, Range};
 
 use ndarray::s;
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::mask::Hint;
@@ -101,9 +102,12 @@ pub(crate) fn cut(
     })
 }
 
+/// Tiles of a mask that one thread sorts sooner than another wakes up; they are kept without an allocation.
+const SMALL: usize = 16;
+
 /// A stored mask sorted into tiles, once for a call: a byte for each tile of the mask that was handed in.
 pub(crate) struct TileMap {
-    sorts: Vec<Sort>,
+    sorts: SmallVec<[Sort; SMALL]>,
     row_blocks: usize,
     key_blocks: usize,
     rows: usize,
@@ -128,17 +132,15 @@ impl TileMap {
         key_offset: i64,
         visible: impl Fn(T) -> bool + Sync,
     ) -> Result<Self, Error> {
-        let (rows, columns) = planes.all().first().map_or((0, 0), |plane| plane.dim());
+        let (rows, columns) = planes.dim();
         // An extent of 1 stands for all keys, wherever tiles begin.
         let phase = if columns == 1 { 0 } else { Self::phase(key_offset) };
         let (row_blocks, key_blocks) = (rows.div_ceil(Self::BLOCK), (columns + phase).div_ceil(Self::BLOCK));
-        let count = [planes.all().len(), row_blocks, key_blocks].into_iter().try_fold(1, usize::checked_mul);
-        let no_memory = || Error::no_memory(what, &[planes.all().len(), rows, columns]);
+        let count = [planes.count(), row_blocks, key_blocks].into_iter().try_fold(1, usize::checked_mul);
+        let no_memory = || Error::no_memory(what, &[planes.count(), rows, columns]);
         let count = count.ok_or_else(no_memory)?;
-        let mut sorts = Vec::new();
-        sorts.try_reserve_exact(count).map_err(|_| no_memory())?;
         let sort_of = |index: usize| {
-            let plane = &planes.all()[index / (row_blocks * key_blocks)];
+            let plane = planes.distinct(index / (row_blocks * key_blocks));
             let (row, key) =
                 (index / key_blocks % row_blocks * Self::BLOCK, index % key_blocks * Self::BLOCK);
             let keys = key.saturating_sub(phase)..columns.min(key + Self::BLOCK - phase);
@@ -151,7 +153,15 @@ impl TileMap {
                 (true, false) => Sort::Mixed,
             }
         };
-        (0..count).into_par_iter().map(sort_of).collect_into_vec(&mut sorts);
+        let mut sorts = SmallVec::new();
+        if count <= SMALL {
+            sorts.extend((0..count).map(sort_of));
+        } else {
+            let mut sorted = Vec::new();
+            sorted.try_reserve_exact(count).map_err(|_| no_memory())?;
+            (0..count).into_par_iter().map(sort_of).collect_into_vec(&mut sorted);
+            sorts = sorted.into();
+        }
         Ok(Self { sorts, row_blocks, key_blocks, rows, columns, phase })
     }
 

@@ -9,7 +9,7 @@ use ndarray::{Array, Array2, ArrayD, ArrayView, Dimension, Ix2, IxDyn, s};
 use crate::attention::{Progress, RowStats};
 use crate::element::{Element, Real};
 use crate::error::Error;
-use crate::forward::{self, Finish, Rows, Want, shaped, zeros};
+use crate::forward::{self, Finish, Heads, Want, shaped, zeros};
 use crate::problem::{Problem, Stage};
 use crate::scalar;
 use crate::simd::FloatEnvironment;
@@ -137,7 +137,7 @@ impl<T: Element> HeadRows<'_, '_, T> {
     ) -> Result<Array2<T::Accumulator>, Error> {
         let mut scores = zeros::<T::Accumulator>("scores", &[self.count, self.problem.terms.len_key])?;
         let target = scores.view_mut().into_dimensionality().expect("two axes");
-        let rows = Rows::of_head(target, self.at, None, Finish::Mean);
+        let rows = Heads::one(target, self.at, None, Finish::Mean);
         T::matrix_wide(self.problem, rows, (stage, [&[], &[]]), progress)?;
         Ok(shaped(scores))
     }
@@ -151,7 +151,7 @@ impl<T: Element> HeadRows<'_, '_, T> {
         let (mut max, mut sum) = (statistics()?, statistics()?);
         let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
         let target = output.view_mut().into_dimensionality().expect("two axes");
-        T::attend(self.problem, Rows::of_head(target, self.at, Some(both), Finish::Mean), progress)?;
+        T::attend(self.problem, Heads::one(target, self.at, Some(both), Finish::Mean), progress)?;
         Ok((shaped(output), RowStats { max: shaped(max), sum: shaped(sum) }))
     }
 }

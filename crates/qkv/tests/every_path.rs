@@ -11,8 +11,8 @@ use std::sync::Mutex;
 
 use ndarray::{Array, ArrayD, ArrayViewD, Axis, Dimension, IxDyn};
 use qkv::{
-    Alibi, Alignment, Attention, AttentionOutput, Call, Element, Path, Real, Region, Simd, Stage, Trace,
-    bf16, error_limit, f16,
+    Alibi, Alignment, Attention, AttentionOutput, Call, Element, Hint, MaskFn, Path, Real, Region, Simd,
+    Stage, Trace, bf16, error_limit, f16,
 };
 use support::{Rng, laid_out, same_bits};
 
@@ -471,21 +471,39 @@ impl Options {
     }
 }
 
-/// A closure sees how a path asks: the scalar program pair by pair, decode for few queries of whole tiles, prefill
+/// Remembers the largest region that it was asked about, as a whole or pair by pair.
+#[derive(Default)]
+struct Watch(Mutex<(usize, usize)>);
+
+impl Watch {
+    fn see(&self, region: &Region) {
+        let mut largest = self.0.lock().unwrap();
+        let queries = (region.queries.end - region.queries.start) as usize;
+        *largest = (queries.max(largest.0), region.width().max(largest.1));
+    }
+}
+
+impl MaskFn for Watch {
+    fn fill(&self, region: &Region, _: &mut [bool]) {
+        self.see(region);
+    }
+
+    fn hint(&self, region: &Region) -> Hint {
+        self.see(region);
+        Hint::Mixed
+    }
+}
+
+/// A mask sees how a path asks: the scalar program pair by pair, decode for few queries of whole tiles, prefill
 /// for many.
 #[test]
 fn the_path_that_is_asked_for_is_the_one_that_runs() {
     let array = support::grid::<f32>(&[1, 1, 130, 8], 0);
     for (path, queries, keys) in [(Path::Scalar, 1, 1), (Path::Decode, 16, 64), (Path::Prefill, 64, 64)] {
-        let largest = Mutex::new((0, 0));
-        let watch = |region: &Region, _: &mut [bool]| {
-            let mut largest = largest.lock().unwrap();
-            let count = (region.queries.end - region.queries.start) as usize;
-            *largest = (count.max(largest.0), region.width().max(largest.1));
-        };
+        let watch = Watch::default();
         let attention = Attention::new().mask_fn(&watch).path(path);
         attention.forward(array.view(), array.view(), array.view()).unwrap();
-        assert_eq!(*largest.lock().unwrap(), (queries, keys), "{path}");
+        assert_eq!(*watch.0.lock().unwrap(), (queries, keys), "{path}");
         let plan = attention.call(array.view(), array.view(), array.view()).plan().unwrap();
         assert_eq!(plan.path, path);
     }
@@ -494,5 +512,8 @@ fn the_path_that_is_asked_for_is_the_one_that_runs() {
         let query = support::grid::<f32>(&[1, 1, len_query, 8], 0);
         let plan = Attention::new().call(query.view(), array.view(), array.view()).plan().unwrap();
         assert_eq!(plan.path, path, "{len_query} queries");
+        // Of few keys even few queries fill more lanes.
+        let plan = Attention::new().call(query.view(), query.view(), query.view()).plan().unwrap();
+        assert_eq!(plan.path, Path::Prefill, "{len_query} queries and keys");
     }
 }

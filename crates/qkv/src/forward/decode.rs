@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::Target;
 use crate::element::Real;
@@ -17,6 +19,9 @@ use crate::tile::{CHUNK, Grid, Sort, TILE, Tile, cut};
 
 /// Queries of each head that are worked on together.
 pub(crate) const QUERIES: usize = 16;
+
+/// Heads of a group whose rows are handed over without an allocation.
+pub(crate) const GROUP: usize = 8;
 
 /// Vectors of keys, or of value columns, whose chains run side by side against [`CHAINS`] rows.
 const VECTORS: usize = 2;
@@ -97,7 +102,7 @@ pub(crate) struct Attend<'k, A> {
     pub(crate) block: Block<'k, A>,
     pub(crate) keys: Range<usize>,
     /// For each head of the group.
-    pub(crate) targets: Vec<&'k mut dyn Target<A>>,
+    pub(crate) targets: SmallVec<[&'k mut dyn Target<A>; GROUP]>,
     pub(crate) scratch: &'k mut Scratch<A>,
 }
 

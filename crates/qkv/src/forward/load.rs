@@ -43,21 +43,21 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         stride: usize,
     ) {
         let from = self.planes(role).get(batch, head);
-        self.terms.simd.run(Rows { from, rows, to, stride });
+        self.terms.simd.run(Rows { from: &from, rows, to, stride });
     }
 
     fn in_place(
         &self,
         role: Role,
-        (batch, head): (usize, usize),
+        at: (usize, usize),
         rows: Range<usize>,
         stride: usize,
     ) -> Option<&[T::Accumulator]> {
-        let plane = self.planes(role).get(batch, head);
-        if plane.ncols() != stride {
+        let planes = self.planes(role);
+        if planes.dim().1 != stride {
             return None;
         }
-        T::as_wide(plane.slice(s![rows, ..]).to_slice()?)
+        T::as_wide(planes.rows_in_place(at, rows)?)
     }
 
     fn columns(
@@ -69,14 +69,14 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         stride: usize,
     ) {
         let from = self.planes(role).get(batch, head);
-        self.terms.simd.run(Columns { from, rows, to, stride });
+        self.terms.simd.run(Columns { from: &from, rows, to, stride });
     }
 
-    fn memory(&self, role: Role, (batch, head): (usize, usize), rows: Range<usize>) -> Ahead<'_> {
-        let plane = self.planes(role).get(batch, head);
-        let end = rows.end.min(plane.nrows());
-        let rows = plane.slice(s![rows.start.min(end)..end, ..]);
-        rows.to_slice().map_or(Ahead::NOTHING, |numbers| Ahead(bytemuck::cast_slice(numbers)))
+    fn memory(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Ahead<'_> {
+        let planes = self.planes(role);
+        let end = rows.end.min(planes.dim().0);
+        let rows = planes.rows_in_place(at, rows.start.min(end)..end);
+        rows.map_or(Ahead::NOTHING, |numbers| Ahead(bytemuck::cast_slice(numbers)))
     }
 }
 
@@ -185,6 +185,9 @@ impl<T: Element> Kernel<T::Accumulator> for Columns<'_, '_, T> {
     fn run<V: Vector<Lane = T::Accumulator>>(self) {
         let Self { from, rows, to, stride } = self;
         let (count, columns) = (rows.len(), from.ncols());
+        if columns == 0 {
+            return;
+        }
         let from = from.slice(s![rows, ..]);
         let mut at = 0;
         while at < count {

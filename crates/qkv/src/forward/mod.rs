@@ -6,6 +6,7 @@ mod load;
 mod prefill;
 mod rows;
 mod schedule;
+mod spare;
 mod tasks;
 
 use ndarray::{Array, ArrayD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
@@ -22,7 +23,7 @@ use crate::tile::Pair;
 
 pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
 pub(crate) use prefill::Scratch as PrefillScratch;
-pub(crate) use rows::{Finish, Rows, of_heads};
+pub(crate) use rows::{Finish, Heads};
 pub use tasks::Compiled;
 
 /// What is wanted beside the output.
@@ -53,7 +54,11 @@ pub(crate) fn run<T: Element, D: Dimension>(
         (Some(stats), Some(weights)) => fill_weights(problem, stats, weights.view_mut(), &mut progress)?,
         (Some(_), None) => {}
         (None, _) => {
-            T::attend(problem, of_heads(output.view_mut(), terms.heads, None, Finish::Mean), &mut progress)?;
+            T::attend(
+                problem,
+                Heads::all(output.view_mut(), terms.heads, None, Finish::Mean),
+                &mut progress,
+            )?;
         }
     }
     Ok(AttentionOutput {
@@ -71,10 +76,10 @@ pub(crate) fn run_into<T: Element, D: Dimension>(
 ) -> Result<(), Error> {
     let _environment = FloatEnvironment::enter();
     let shape = problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]);
-    if output.shape() != shape {
+    if *output.shape() != *shape {
         return Err(Error::shape("output", output.shape(), show_shape(&shape)));
     }
-    T::attend(problem, of_heads(output.into_dyn(), problem.terms.heads, None, Finish::Mean), &mut progress)
+    T::attend(problem, Heads::all(output.into_dyn(), problem.terms.heads, None, Finish::Mean), &mut progress)
 }
 
 pub(crate) fn partial<T: Element, D: Dimension>(
@@ -85,7 +90,11 @@ pub(crate) fn partial<T: Element, D: Dimension>(
     let shape =
         [problem.terms.batches, problem.terms.heads, problem.terms.len_query, 2 + problem.terms.dim_value];
     let mut raw = zeros::<T::Accumulator>("partial", &shape)?;
-    T::attend_raw(problem, of_heads(raw.view_mut(), problem.terms.heads, None, Finish::Raw), &mut progress)?;
+    T::attend_raw(
+        problem,
+        Heads::all(raw.view_mut(), problem.terms.heads, None, Finish::Raw),
+        &mut progress,
+    )?;
     Ok(Partial::new(problem, raw))
 }
 
@@ -99,7 +108,7 @@ fn statistics<T: Element, D: Dimension>(
     let mut max = zeros::<T::Accumulator>("row statistics", &shape)?;
     let mut sum = zeros::<T::Accumulator>("row statistics", &shape)?;
     let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
-    T::attend(problem, of_heads(output, problem.terms.heads, Some(both), Finish::Mean), progress)?;
+    T::attend(problem, Heads::all(output, problem.terms.heads, Some(both), Finish::Mean), progress)?;
     Ok(RowStats { max: shaped(max), sum: shaped(sum) })
 }
 
@@ -122,7 +131,7 @@ fn fill_weights<T: Element, D: Dimension>(
     weights: ArrayViewMutD<'_, T>,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error> {
-    let rows = of_heads(weights, problem.terms.heads, None, Finish::Mean);
+    let rows = Heads::all(weights, problem.terms.heads, None, Finish::Mean);
     let stats = [&stats.max, &stats.sum].map(|array| array.as_slice().expect("contiguous"));
     T::matrix(problem, rows, (Stage::Weights, stats), progress)
 }
@@ -137,7 +146,7 @@ pub(crate) fn scores<T: Element, D: Dimension>(
         "scores",
         &problem.terms.shape(&[problem.terms.len_query, problem.terms.len_key]),
     )?;
-    let rows = of_heads(scores.view_mut(), problem.terms.heads, None, Finish::Mean);
+    let rows = Heads::all(scores.view_mut(), problem.terms.heads, None, Finish::Mean);
     if stage == Stage::Weights {
         let mut output =
             zeros::<T>("output", &problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]))?;

@@ -1,7 +1,8 @@
 //! Where finished rows go: to the caller's output, whatever its strides, and to the row statistics; or unfinished,
 //! to a partial.
 
-use ndarray::{ArrayViewMut2, ArrayViewMutD, Axis, Ix2};
+use ndarray::{ArrayViewMut, ArrayViewMut2, ArrayViewMut3, ArrayViewMut4, ArrayViewMutD, Axis, RemoveAxis};
+use smallvec::SmallVec;
 
 use crate::element::Element;
 use crate::softmax::States;
@@ -28,17 +29,6 @@ pub enum Finish {
 }
 
 impl<'o, O: Element> Rows<'o, O> {
-    /// The rows of some queries of one head, from query `first` on; nothing where there is nothing to write.
-    pub(crate) fn of_head(
-        output: ArrayViewMut2<'o, O>,
-        (batch, head, first): (usize, usize, usize),
-        stats: Option<[&'o mut [O::Accumulator]; 2]>,
-        finish: Finish,
-    ) -> Vec<Self> {
-        let empty = output.is_empty() && stats.as_ref().is_none_or(|[max, _]| max.is_empty());
-        if empty { Vec::new() } else { vec![Self { batch, head, first, output, stats, finish }] }
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.output.nrows()
     }
@@ -64,7 +54,11 @@ impl<'o, O: Element> Rows<'o, O> {
     pub(crate) fn blocks(self, count: usize) -> impl Iterator<Item = Self> {
         let mut rest = Some(self);
         std::iter::from_fn(move || {
-            let (before, last) = rest.take()?.last_block(count)?;
+            let rows = rest.take()?;
+            if (1..=count).contains(&rows.len()) {
+                return Some(rows);
+            }
+            let (before, last) = rows.last_block(count)?;
             rest = Some(before);
             Some(last)
         })
@@ -90,7 +84,10 @@ impl<'o, O: Element> Rows<'o, O> {
         }
         let mut to = self.output.row_mut(row);
         match self.finish {
-            Finish::Mean => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
+            Finish::Mean => match to.as_slice_mut() {
+                Some(to) => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
+                None => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
+            },
             Finish::Raw => {
                 to[0] = O::round(max);
                 to[1] = O::round(sum);
@@ -141,46 +138,121 @@ impl<O: Element> Target<O::Accumulator> for Rows<'_, O> {
     }
 }
 
-/// The rows of every batch and head of a result, `(…, heads, len_query, dim_value)`.
-pub(crate) fn of_heads<'o, O: Element>(
-    output: ArrayViewMutD<'o, O>,
-    heads: usize,
-    mut stats: Option<[&'o mut [O::Accumulator]; 2]>,
+/// The rows of one head after another; up to rank 4 they are found without an allocation.
+pub struct Heads<'o, O: Element> {
+    /// What is to come: stacks `(batches, heads, rows, columns)`, batches of the stack at hand, heads of the batch at hand.
+    stacks: smallvec::IntoIter<[ArrayViewMut4<'o, O>; 1]>,
+    batches: Option<ArrayViewMut4<'o, O>>,
+    heads: Option<ArrayViewMut3<'o, O>>,
+    stats: Option<[&'o mut [O::Accumulator]; 2]>,
+    /// How many are to come, and how many rows each has.
+    left: usize,
+    rows_of_head: usize,
+    /// Batch, head and first query of the next, and how many heads a batch has.
+    next: (usize, usize, usize),
+    heads_of_batch: usize,
     finish: Finish,
-) -> Vec<Rows<'o, O>> {
-    let len_query = output.shape()[output.ndim() - 2];
-    // Nothing to write, however many batches there may be.
-    if len_query == 0 || output.is_empty() && stats.as_ref().is_none_or(|[max, _]| max.is_empty()) {
-        return Vec::new();
-    }
-    let mut planes = Vec::new();
-    split(output, &mut planes);
-    planes
-        .into_iter()
-        .enumerate()
-        .map(|(index, output)| {
-            let own = stats.as_mut().map(|stats| {
-                stats.each_mut().map(|rest| {
-                    let (own, after) = std::mem::take(rest).split_at_mut(len_query);
-                    *rest = after;
-                    own
-                })
-            });
-            Rows { batch: index / heads, head: index % heads, first: 0, output, stats: own, finish }
-        })
-        .collect()
 }
 
-/// The matrices of an array, in order.
-fn split<'o, O>(array: ArrayViewMutD<'o, O>, planes: &mut Vec<ArrayViewMut2<'o, O>>) {
-    if array.ndim() == 2 {
-        planes.push(array.into_dimensionality::<Ix2>().expect("two axes"));
+impl<'o, O: Element> Heads<'o, O> {
+    /// Those of every batch and head of a result, `(…, heads, len_query, columns)`.
+    pub(crate) fn all(
+        output: ArrayViewMutD<'o, O>,
+        heads: usize,
+        stats: Option<[&'o mut [O::Accumulator]; 2]>,
+        finish: Finish,
+    ) -> Self {
+        Self::new(output, ((0, 0, 0), heads), stats, finish)
+    }
+
+    /// Those of some queries of one head, from query `first` on.
+    pub(crate) fn one(
+        output: ArrayViewMut2<'o, O>,
+        (batch, head, first): (usize, usize, usize),
+        stats: Option<[&'o mut [O::Accumulator]; 2]>,
+        finish: Finish,
+    ) -> Self {
+        Self::new(output.into_dyn(), ((batch, head, first), 1), stats, finish)
+    }
+
+    fn new(
+        mut output: ArrayViewMutD<'o, O>,
+        (next, heads_of_batch): ((usize, usize, usize), usize),
+        stats: Option<[&'o mut [O::Accumulator]; 2]>,
+        finish: Finish,
+    ) -> Self {
+        let rows_of_head = output.shape()[output.ndim() - 2];
+        let mut stacks = SmallVec::new();
+        let mut left = 0;
+        // Else there is nothing to write, however many batches there may be.
+        if rows_of_head > 0 && !(output.is_empty() && stats.as_ref().is_none_or(|[max, _]| max.is_empty())) {
+            left = output.shape().iter().rev().skip(2).product();
+            while output.ndim() < 4 {
+                output = output.insert_axis(Axis(0));
+            }
+            split(output, &mut stacks);
+        }
+        let stacks = stacks.into_iter();
+        Self { stacks, batches: None, heads: None, stats, left, rows_of_head, next, heads_of_batch, finish }
+    }
+
+    /// How many rows they have together.
+    pub(crate) fn rows(&self) -> usize {
+        self.left * self.rows_of_head
+    }
+
+    /// Into how many blocks of up to `rows` they are cut.
+    pub(crate) fn blocks(&self, rows: usize) -> usize {
+        self.left * self.rows_of_head.div_ceil(rows)
+    }
+}
+
+impl<'o, O: Element> Iterator for Heads<'o, O> {
+    type Item = Rows<'o, O>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let output = loop {
+            if let Some(head) = take_first(&mut self.heads) {
+                break head;
+            }
+            self.heads = take_first(&mut self.batches);
+            if self.heads.is_none() {
+                self.batches = Some(self.stacks.next()?);
+            }
+        };
+        let stats = self.stats.as_mut().map(|stats| {
+            stats.each_mut().map(|rest| {
+                let (own, after) = std::mem::take(rest).split_at_mut(self.rows_of_head);
+                *rest = after;
+                own
+            })
+        });
+        let (batch, head, first) = self.next;
+        self.left -= 1;
+        self.next =
+            if head + 1 < self.heads_of_batch { (batch, head + 1, first) } else { (batch + 1, 0, first) };
+        Some(Rows { batch, head, first, output, stats, finish: self.finish })
+    }
+}
+
+/// Takes what is first along the first axis.
+fn take_first<'o, O, D: RemoveAxis>(
+    rest: &mut Option<ArrayViewMut<'o, O, D>>,
+) -> Option<ArrayViewMut<'o, O, D::Smaller>> {
+    let all = rest.take().filter(|rest| rest.len_of(Axis(0)) > 0)?;
+    let (first, after) = all.split_at(Axis(0), 1);
+    *rest = Some(after);
+    Some(first.index_axis_move(Axis(0), 0))
+}
+
+/// The stacks of an array, in order.
+fn split<'o, O>(array: ArrayViewMutD<'o, O>, stacks: &mut SmallVec<[ArrayViewMut4<'o, O>; 1]>) {
+    if array.ndim() == 4 {
+        stacks.push(array.into_dimensionality().expect("four axes"));
         return;
     }
-    let mut rest = array;
-    while rest.len_of(Axis(0)) > 0 {
-        let (first, after) = rest.split_at(Axis(0), 1);
-        split(first.index_axis_move(Axis(0), 0), planes);
-        rest = after;
+    let mut rest = Some(array);
+    while let Some(first) = take_first(&mut rest) {
+        split(first, stacks);
     }
 }

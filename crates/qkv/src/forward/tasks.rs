@@ -1,20 +1,23 @@
 //! The work of a call cut into tasks, each of which fills rows of its own, by the path that serves the call.
 
+use std::iter::once;
 use std::ops::Range;
 
 use half::{bf16, f16};
 use ndarray::ArrayViewD;
+use smallvec::SmallVec;
 
-use super::rows::{Finish, Rows, Target, of_heads};
+use super::rows::{Finish, Heads, Rows, Target};
+use super::spare::Buffers;
 use super::{decode, join, prefill, schedule};
 use crate::attention::Progress;
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::plan;
-use crate::problem::{Path, Problem, Stage};
+use crate::problem::{Path, Problem, Stage, Terms};
 use crate::scalar;
 use crate::simd::Simd;
-use crate::tile::{Pair, QUERY_BLOCK};
+use crate::tile::{CHUNK, Pair, QUERY_BLOCK};
 
 type Wide<T> = <T as Element>::Accumulator;
 
@@ -26,7 +29,7 @@ pub trait Compiled: Sized {
     /// Every row, finished.
     fn attend(
         problem: &Problem<'_, Self>,
-        heads: Vec<Rows<'_, Self>>,
+        heads: Heads<'_, Self>,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error>
     where
@@ -35,7 +38,7 @@ pub trait Compiled: Sized {
     /// Every row as it is before it is finished: `2 + dim_value` numbers.
     fn attend_raw(
         problem: &Problem<'_, Self>,
-        heads: Vec<Rows<'_, Wide<Self>>>,
+        heads: Heads<'_, Wide<Self>>,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error>
     where
@@ -44,7 +47,7 @@ pub trait Compiled: Sized {
     /// A matrix of weights, from the rows' maxima and sums.
     fn matrix(
         problem: &Problem<'_, Self>,
-        heads: Vec<Rows<'_, Self>>,
+        heads: Heads<'_, Self>,
         stage: (Stage, [&[Wide<Self>]; 2]),
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error>
@@ -54,7 +57,7 @@ pub trait Compiled: Sized {
     /// A matrix of scores after a stage, or of weights, in the accumulator type.
     fn matrix_wide(
         problem: &Problem<'_, Self>,
-        heads: Vec<Rows<'_, Wide<Self>>>,
+        heads: Heads<'_, Wide<Self>>,
         stage: (Stage, [&[Wide<Self>]; 2]),
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error>
@@ -63,7 +66,7 @@ pub trait Compiled: Sized {
 
     /// Rows from `(batches, heads, len_query, 2 + dim_value)` states over spans of keys, each with its first chunk.
     fn join(
-        heads: Vec<Rows<'_, Self>>,
+        heads: Heads<'_, Self>,
         states: &[(u64, ArrayViewD<'_, Wide<Self>>)],
         sink: &(dyn Fn(usize) -> Option<Wide<Self>> + Sync),
         simd: Simd,
@@ -79,7 +82,7 @@ macro_rules! compiled {
             #[inline(never)]
             fn attend(
                 problem: &Problem<'_, Self>,
-                heads: Vec<Rows<'_, Self>>,
+                heads: Heads<'_, Self>,
                 progress: &mut Option<&mut Progress<'_>>,
             ) -> Result<(), Error> {
                 attend(problem, heads, progress)
@@ -88,7 +91,7 @@ macro_rules! compiled {
             #[inline(never)]
             fn attend_raw(
                 problem: &Problem<'_, Self>,
-                heads: Vec<Rows<'_, Wide<Self>>>,
+                heads: Heads<'_, Wide<Self>>,
                 progress: &mut Option<&mut Progress<'_>>,
             ) -> Result<(), Error> {
                 attend(problem, heads, progress)
@@ -97,7 +100,7 @@ macro_rules! compiled {
             #[inline(never)]
             fn matrix(
                 problem: &Problem<'_, Self>,
-                heads: Vec<Rows<'_, Self>>,
+                heads: Heads<'_, Self>,
                 stage: (Stage, [&[Wide<Self>]; 2]),
                 progress: &mut Option<&mut Progress<'_>>,
             ) -> Result<(), Error> {
@@ -107,7 +110,7 @@ macro_rules! compiled {
             #[inline(never)]
             fn matrix_wide(
                 problem: &Problem<'_, Self>,
-                heads: Vec<Rows<'_, Wide<Self>>>,
+                heads: Heads<'_, Wide<Self>>,
                 stage: (Stage, [&[Wide<Self>]; 2]),
                 progress: &mut Option<&mut Progress<'_>>,
             ) -> Result<(), Error> {
@@ -116,7 +119,7 @@ macro_rules! compiled {
 
             #[inline(never)]
             fn join(
-                heads: Vec<Rows<'_, Self>>,
+                heads: Heads<'_, Self>,
                 states: &[(u64, ArrayViewD<'_, Wide<Self>>)],
                 sink: &(dyn Fn(usize) -> Option<Wide<Self>> + Sync),
                 simd: Simd,
@@ -132,7 +135,7 @@ compiled!(f32, f64, f16, bf16);
 /// Computes every row.
 fn attend<T, O>(
     problem: &Problem<'_, T>,
-    heads: Vec<Rows<'_, O>>,
+    heads: Heads<'_, O>,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error>
 where
@@ -148,20 +151,29 @@ where
 
 fn by_prefill<T, O>(
     problem: &Problem<'_, T>,
-    heads: Vec<Rows<'_, O>>,
+    heads: Heads<'_, O>,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error>
 where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let total = count_blocks(&heads, QUERY_BLOCK);
-    let tasks = heads.into_iter().flat_map(|rows| rows.blocks(QUERY_BLOCK));
-    let new_scratch = || prefill::Scratch::new(problem.terms.dim, problem.terms.dim_value);
-    schedule::each((total, tasks), progress, new_scratch, |scratch, mut rows| {
+    let threads = plan::threads(&problem.terms, heads.rows());
+    let tasks = (heads.blocks(QUERY_BLOCK), heads.flat_map(|rows| rows.blocks(QUERY_BLOCK)));
+    let buffers = prefill_buffers(&problem.terms);
+    schedule::each(tasks, threads, progress, buffers, |scratch, mut rows| {
         let block = prefill_block(problem, &rows);
         problem.terms.simd.run(prefill::Attend { block, target: &mut rows, scratch });
     })
+}
+
+fn prefill_buffers<A: Real>(terms: &Terms<'_>) -> Buffers<impl Fn() -> prefill::Scratch<A>> {
+    let (dim, dim_value) = (terms.dim, terms.dim_value);
+    let bytes = prefill::Scratch::<A>::bytes(dim, dim_value, terms.len_key.div_ceil(CHUNK));
+    Buffers {
+        kept: Some(([dim, dim_value, 0, 0], bytes)),
+        new: move || prefill::Scratch::new(dim, dim_value),
+    }
 }
 
 fn prefill_block<'k, T: Element, O: Element>(
@@ -179,43 +191,41 @@ fn prefill_block<'k, T: Element, O: Element>(
 
 fn by_scalar<T, O>(
     problem: &Problem<'_, T>,
-    heads: Vec<Rows<'_, O>>,
+    heads: Heads<'_, O>,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error>
 where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let total = count_blocks(&heads, 1);
-    let tasks = heads.into_iter().flat_map(|rows| rows.blocks(1));
-    schedule::each(
-        (total, tasks),
-        progress,
-        || (),
-        |(), mut rows| {
-            let state = scalar::row(problem, (rows.batch, rows.head, rows.first))
-                .with_sink(problem.terms.sink(rows.head));
-            let output: Vec<_> = match rows.finish {
-                Finish::Mean => state.finish().collect(),
-                Finish::Raw => state.output.clone(),
-            };
-            rows.put(0, state.max, state.sum, |column| output[column]);
-        },
-    )
+    let threads = plan::threads(&problem.terms, heads.rows());
+    let tasks = (heads.blocks(1), heads.flat_map(|rows| rows.blocks(1)));
+    let buffers = Buffers { kept: None, new: || () };
+    schedule::each(tasks, threads, progress, buffers, |(), mut rows| {
+        let state = scalar::row(problem, (rows.batch, rows.head, rows.first))
+            .with_sink(problem.terms.sink(rows.head));
+        let output: Vec<_> = match rows.finish {
+            Finish::Mean => state.finish().collect(),
+            Finish::Raw => state.output.clone(),
+        };
+        rows.put(0, state.max, state.sum, |column| output[column]);
+    })
 }
 
 fn by_decode<T, O>(
     problem: &Problem<'_, T>,
-    heads: Vec<Rows<'_, O>>,
+    heads: Heads<'_, O>,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error>
 where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let spans = plan::decode_spans(&problem.terms);
+    let threads = plan::threads(&problem.terms, heads.rows());
+    let spans = plan::decode_spans(&problem.terms, threads);
+    let tasks = spans.len() * heads.blocks(decode::QUERIES) / problem.terms.group;
     if let [(_, only)] = &spans[..] {
-        return decode_tasks(problem, vec![(only.clone(), heads)], progress);
+        return decode_tasks(problem, (tasks, once((only.clone(), heads))), threads, progress);
     }
     let (len_query, dim_value) = (problem.terms.len_query, problem.terms.dim_value);
     let axes = [problem.terms.batches, problem.terms.heads, len_query, 2 + dim_value];
@@ -224,33 +234,37 @@ where
         states.push(super::zeros::<T::Accumulator>("states of spans", &axes)?);
     }
     let parts = spans.iter().zip(&mut states).map(|((_, keys), states)| {
-        (keys.clone(), of_heads(states.view_mut(), problem.terms.heads, None, Finish::Raw))
+        (keys.clone(), Heads::all(states.view_mut(), problem.terms.heads, None, Finish::Raw))
     });
-    decode_tasks(problem, parts.collect(), progress)?;
+    decode_tasks(problem, (tasks, parts), threads, progress)?;
     let states = spans.iter().zip(&states).map(|((chunk, _), states)| (*chunk, states.view()));
     let sinks = |head| problem.terms.sink(head);
     O::join(heads, &states.collect::<Vec<_>>(), &sinks, problem.terms.simd)
 }
 
 /// Every block of queries of every group over each span.
-fn decode_tasks<T, O>(
+fn decode_tasks<'o, T, O>(
     problem: &Problem<'_, T>,
-    parts: Vec<(Range<usize>, Vec<Rows<'_, O>>)>,
+    (total, parts): (usize, impl Iterator<Item = (Range<usize>, Heads<'o, O>)> + Send),
+    threads: usize,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error>
 where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let groups: usize = parts.iter().map(|(_, heads)| heads.len() / problem.terms.group).sum();
-    let total = groups * problem.terms.len_query.div_ceil(decode::QUERIES);
-    let tasks = parts.into_iter().flat_map(|(keys, heads)| {
-        let blocks =
-            groups_of(heads, problem.terms.group).flat_map(|group| blocks_of(group, decode::QUERIES));
+    let group = problem.terms.group;
+    let tasks = parts.flat_map(|(keys, heads)| {
+        let blocks = groups_of(heads, group).flat_map(|group| blocks_of(group, decode::QUERIES));
         blocks.map(move |rows| (keys.clone(), rows))
     });
-    let new_scratch = || decode::Scratch::new(&problem.terms);
-    schedule::each((total, tasks), progress, new_scratch, |scratch, (keys, mut rows)| {
+    let queries = problem.terms.len_query.min(decode::QUERIES);
+    let sizes = [group, queries, problem.terms.dim, problem.terms.dim_value];
+    let buffers = Buffers {
+        kept: Some((sizes, decode::Scratch::<T::Accumulator>::bytes(&problem.terms))),
+        new: || decode::Scratch::new(&problem.terms),
+    };
+    schedule::each((total, tasks), threads, progress, buffers, |scratch, (keys, mut rows)| {
         let first = &rows[0];
         let block = decode::Block {
             terms: &problem.terms,
@@ -264,44 +278,41 @@ where
     })
 }
 
-/// Into how many blocks of up to `rows` the rows are cut.
-fn count_blocks<O: Element>(heads: &[Rows<'_, O>], rows: usize) -> usize {
-    heads.iter().map(|head| head.len().div_ceil(rows)).sum()
-}
+/// The same rows of each head of a group.
+type Group<'o, O> = SmallVec<[Rows<'o, O>; decode::GROUP]>;
 
-fn groups_of<O: Element>(heads: Vec<Rows<'_, O>>, group: usize) -> impl Iterator<Item = Vec<Rows<'_, O>>> {
-    let mut heads = heads.into_iter();
+fn groups_of<'o, O: Element>(mut heads: Heads<'o, O>, group: usize) -> impl Iterator<Item = Group<'o, O>> {
     std::iter::from_fn(move || {
-        Some(heads.by_ref().take(group).collect::<Vec<_>>()).filter(|rows| !rows.is_empty())
+        Some(heads.by_ref().take(group).collect::<Group<'o, O>>()).filter(|rows| !rows.is_empty())
     })
 }
 
 /// Blocks of the same queries of each head, last first.
-fn blocks_of<O: Element>(
-    mut group: Vec<Rows<'_, O>>,
-    count: usize,
-) -> impl Iterator<Item = Vec<Rows<'_, O>>> {
+fn blocks_of<O: Element>(mut group: Group<'_, O>, count: usize) -> impl Iterator<Item = Group<'_, O>> {
     std::iter::from_fn(move || {
-        let blocks: Option<Vec<_>> = group.drain(..).map(|rows| rows.last_block(count)).collect();
-        let (before, last) = blocks?.into_iter().unzip();
-        group = before;
-        Some(last)
+        let mut last = Group::new();
+        for rows in std::mem::take(&mut group) {
+            let (before, block) = rows.last_block(count)?;
+            group.push(before);
+            last.push(block);
+        }
+        (!last.is_empty()).then_some(last)
     })
 }
 
 /// Joins `(batches, heads, len_query, 2 + dim_value)` states of each span; each comes with its first chunk.
 fn join<O: Element>(
-    heads: Vec<Rows<'_, O>>,
+    heads: Heads<'_, O>,
     states: &[(u64, ArrayViewD<'_, O::Accumulator>)],
     sink: &(dyn Fn(usize) -> Option<O::Accumulator> + Sync),
     simd: Simd,
 ) -> Result<(), Error> {
     let Some((_, first)) = states.first() else { return Ok(()) };
     let dim_value = first.shape()[3] - 2;
-    let total = count_blocks(&heads, QUERY_BLOCK);
-    let tasks = heads.into_iter().flat_map(|rows| rows.blocks(QUERY_BLOCK));
-    let new_scratch = || join::Scratch::new(QUERY_BLOCK, dim_value);
-    schedule::each((total, tasks), &mut None, new_scratch, |scratch, mut rows: Rows<'_, O>| {
+    let threads = rayon::current_num_threads();
+    let tasks = (heads.blocks(QUERY_BLOCK), heads.flat_map(|rows| rows.blocks(QUERY_BLOCK)));
+    let buffers = Buffers { kept: None, new: || join::Scratch::new(QUERY_BLOCK, dim_value) };
+    schedule::each(tasks, threads, &mut None, buffers, |scratch, mut rows: Rows<'_, O>| {
         let spans = states.iter().map(|(chunk, states)| {
             let heads = states.shape()[1];
             let start = (rows.batch * heads + rows.head) * states.shape()[2] + rows.first;
@@ -317,7 +328,7 @@ fn join<O: Element>(
 /// A matrix of scores or weights, `(…, heads, len_query, len_key)`.
 fn matrix<T, O>(
     problem: &Problem<'_, T>,
-    heads: Vec<Rows<'_, O>>,
+    heads: Heads<'_, O>,
     (stage, stats): (Stage, [&[T::Accumulator]; 2]),
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<(), Error>
@@ -325,11 +336,12 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
-    let total = count_blocks(&heads, QUERY_BLOCK);
-    let tasks = heads.into_iter().flat_map(|rows| rows.blocks(QUERY_BLOCK));
-    let new_scratch = || prefill::Scratch::new(problem.terms.dim, 0);
+    let threads = plan::threads(&problem.terms, heads.rows());
+    let tasks = (heads.blocks(QUERY_BLOCK), heads.flat_map(|rows| rows.blocks(QUERY_BLOCK)));
+    // Those of attention too, so that a small call has one set of them.
+    let buffers = prefill_buffers(&problem.terms);
     let scalar = plan::choose(&problem.terms).0 == Path::Scalar;
-    schedule::each((total, tasks), progress, new_scratch, |scratch, mut rows: Rows<'_, O>| {
+    schedule::each(tasks, threads, progress, buffers, |scratch, mut rows: Rows<'_, O>| {
         let start = (rows.batch * problem.terms.heads + rows.head) * problem.terms.len_query + rows.first;
         let own = start..start + rows.len();
         let stats = stats.map(|all| all.get(own.clone()).unwrap_or(&[]));

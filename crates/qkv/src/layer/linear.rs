@@ -49,7 +49,7 @@ impl<T: Element> Linear<T> {
         let rows = Planes::new(what, x, &lead)?;
         let load = |row: usize, to: &mut [T::Accumulator]| {
             for head in 0..heads {
-                let from = rows.get(row / len, head).row(row % len);
+                let from = rows.row(row / len, head, row % len);
                 to[head * part..][..part].iter_mut().zip(from).for_each(|(to, &x)| *to = x.widen());
             }
         };
