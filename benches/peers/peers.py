@@ -1,0 +1,312 @@
+"""The peers that are Python packages, one a process: `python peers.py NAME THREADS`, spoken to by compare.py.
+
+The line protocol is that of rust/src/lib.rs. A peer is a function from a case and its arrays to a `Loaded`, which raises
+`Cannot` for what the engine has no way to compute. Arrays are laid out as the engine wants them before time is taken.
+"""
+
+import ctypes
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from cases import window_mask
+
+
+class Cannot(Exception):
+    pass
+
+
+@dataclass
+class Loaded:
+    how: str
+    call: Callable[[], object]
+    result: Callable[[object], np.ndarray]  # what `call` gave as (batch, heads, len_query, dim_value), f32
+
+
+def dense_mask(case, arrays) -> np.ndarray | None:
+    if case.window:
+        return window_mask(case.len_query, case.len_key, case.window)
+    return arrays.get("mask")
+
+
+def by_len(array: np.ndarray) -> np.ndarray:
+    """(batch, heads, len, dim) to (batch, len, heads · dim)."""
+    batch, _, length, _ = array.shape
+    return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).reshape(batch, length, -1)
+
+
+def torch_tensors(case, threads):
+    import torch
+    from safetensors.torch import load_file as load_tensors
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return torch, load_tensors(case.file)
+
+
+def torch_sdpa(case, arrays, threads) -> Loaded:
+    torch, tensors = torch_tensors(case, threads)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    options = {}
+    mask = dense_mask(case, arrays)
+    if mask is not None:
+        options["attn_mask"] = torch.from_numpy(mask)
+    elif case.causal:
+        options["is_causal"] = True
+    if case.heads != case.key_heads:
+        options["enable_gqa"] = True
+    inputs = [tensors[name] for name in ("query", "key", "value")]
+    how = ", ".join(("scaled_dot_product_attention", *options))
+    return Loaded(how, lambda: sdpa(*inputs, **options), lambda output: output.float().numpy())
+
+
+def torch_flex(case, arrays, threads) -> Loaded:
+    # Compiling in this process leaves no helpers behind.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    torch, tensors = torch_tensors(case, threads)
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if not case.window:
+        raise Cannot("only windows are put to flex_attention")
+    window = case.window
+
+    def visible(_batch, _head, query, key):
+        return (query >= key) & (query - key < window)
+
+    block_mask = create_block_mask(visible, None, None, case.len_query, case.len_key, device="cpu")
+    compiled = torch.compile(flex_attention)
+    inputs = [tensors[name] for name in ("query", "key", "value")]
+
+    def call():
+        return compiled(*inputs, block_mask=block_mask)
+
+    return Loaded("compiled flex_attention, block mask", call, lambda output: output.float().numpy())
+
+
+def onnxruntime(case, arrays, threads) -> Loaded:
+    import onnxruntime as ort
+    from onnx import helper
+
+    if case.dtype == "bf16":
+        raise Cannot("its CPU kernels for attention take f32 and f16")
+    if case.softcap or case.lse or case.mask == "window":
+        raise Cannot("no fused kernel on the CPU for this")
+    inputs = {name: by_len(arrays[name]) for name in ("query", "key", "value")}
+    outputs = {"output": (case.batch, case.len_query, case.heads * case.dim_value)}
+    options = {"num_heads": case.heads}
+    # MultiHeadAttention is the fastest for full attention, GroupQueryAttention, which is always causal, for all else.
+    if case.causal or case.heads != case.key_heads:
+        kind = "GroupQueryAttention"
+        options["kv_num_heads"] = case.key_heads
+        names = ["query", "key", "value", "past_key", "past_value", "lengths", "total"]
+        if case.causal:
+            names[3:5] = ["", ""]
+        elif case.len_query == 1:
+            # The last key and value arrive with the query; the others are in the cache, which is updated in place.
+            for name in ("key", "value"):
+                inputs[f"past_{name}"] = arrays[name]
+                inputs[name] = by_len(arrays[name][:, :, -1:])
+                outputs[f"present_{name}"] = f"past_{name}"
+        else:
+            raise Cannot("no fused kernel on the CPU for grouped heads that are not causal")
+        inputs["lengths"] = np.full(case.batch, case.len_key - 1, np.int32)
+        inputs["total"] = np.array(case.len_key, np.int32)
+        if case.window:
+            options["local_window_size"] = case.window
+    else:
+        kind = "MultiHeadAttention"
+        names = ["query", "key", "value"]
+        if case.key_lengths:
+            names += ["", "lengths"]
+            inputs["lengths"] = np.array(case.key_lengths, np.int32)
+
+    types = {name: helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in inputs.items()}
+    graph = helper.make_graph(
+        [helper.make_node(kind, names, list(outputs), domain="com.microsoft", **options)],
+        "attention",
+        [helper.make_tensor_value_info(name, types[name], a.shape) for name, a in inputs.items()],
+        [helper.make_tensor_value_info(name, types["query"], None) for name in outputs],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = threads
+    session = ort.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in inputs.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for name, shape in outputs.items():
+        if isinstance(shape, tuple):
+            values[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, inputs["query"].dtype))
+        else:
+            values[name] = values[shape]
+        binding.bind_ortvalue_output(name, values[name])
+    heads = (case.batch, case.len_query, case.heads, case.dim_value)
+    return Loaded(
+        kind + (" with a cache" if "past_key" in inputs else ""),
+        lambda: session.run_with_iobinding(binding),
+        lambda _: values["output"].numpy().reshape(heads).transpose(0, 2, 1, 3).astype(np.float32),
+    )
+
+
+def openvino(case, arrays, threads) -> Loaded:
+    import openvino as ov
+    from openvino import opset13
+
+    if case.softcap or case.lse:
+        raise Cannot("the operator has no such thing")
+    type_ = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16}[case.dtype]
+    query, key, value = (arrays[name] for name in ("query", "key", "value"))
+    how = "ScaledDotProductAttention"
+    group = case.heads // case.key_heads
+    if group > 1 and case.len_query == 1:
+        # Without an order among them, the query heads of a group are as good as queries.
+        query = query.reshape(case.batch, case.key_heads, group, case.dim)
+        how += ", query heads of a group as queries"
+    elif group > 1:
+        key, value = key.repeat(group, 1), value.repeat(group, 1)
+        how += ", keys and values repeated beforehand"
+    mask = dense_mask(case, arrays)
+    inputs = [query, key, value] + ([] if mask is None else [mask])
+    types = [type_] * 3 + [ov.Type.boolean]
+    parameters = [opset13.parameter(a.shape, t) for a, t in zip(inputs, types, strict=False)]
+    causal = case.causal and mask is None
+    model = ov.Model([opset13.scaled_dot_product_attention(*parameters, causal=causal)], parameters)
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    if case.dtype == "f32":
+        settings["INFERENCE_PRECISION_HINT"] = "f32"
+    request = ov.Core().compile_model(model, "CPU", settings).create_infer_request()
+    for i, (array, parameter) in enumerate(zip(inputs, parameters, strict=True)):
+        array = np.ascontiguousarray(array)
+        if parameter.get_element_type() == ov.Type.bf16:
+            tensor = ov.Tensor(ov.Type.bf16, ov.Shape(array.shape))
+            ctypes.memmove(tensor.data.ctypes.data, array.ctypes.data, array.nbytes)
+        else:
+            tensor = ov.Tensor(array)
+        request.set_input_tensor(i, tensor)
+    output = request.get_output_tensor()
+    shape = (case.batch, case.heads, case.len_query, case.dim_value)
+
+    def result(_) -> np.ndarray:
+        raw = output.data
+        if case.dtype == "bf16" and raw.dtype.itemsize == 2 and raw.dtype.kind != "V":
+            raw = raw.view(arrays["query"].dtype)
+        return raw.astype(np.float32).reshape(shape)
+
+    return Loaded(how, request.infer, result)
+
+
+def ggml(case, arrays, threads) -> Loaded:
+    import ggml as g
+
+    if case.lse:
+        raise Cannot("the operator has no such thing")
+    # Queries and output are f32 whatever the cache is, masks f16.
+    mask = dense_mask(case, arrays)
+    if case.causal and mask is None:
+        mask = window_mask(case.len_query, case.len_key, case.len_key)
+    type_ = {"f32": g.GGML_TYPE_F32, "f16": g.GGML_TYPE_F16, "bf16": g.GGML_TYPE_BF16}[case.dtype]
+    inputs = [
+        (arrays["query"].astype(np.float32), g.GGML_TYPE_F32),
+        (arrays["key"], type_),
+        (arrays["value"], type_),
+    ]
+    if mask is not None:
+        mask = np.broadcast_to(mask, (*mask.shape[:2], case.len_query, case.len_key))
+        inputs.append((np.where(mask, 0, -np.inf).astype(np.float16), g.GGML_TYPE_F16))
+    shape = (case.batch, case.len_query, case.heads, case.dim_value)
+    room = sum(a.nbytes for a, _ in inputs) + 4 * math.prod(shape) + (16 << 20)
+    context = g.ggml_init(g.ggml_init_params(mem_size=room, mem_buffer=None, no_alloc=False))
+    tensors = []
+    for array, of in inputs:
+        array = np.ascontiguousarray(array)
+        tensor = g.ggml_new_tensor_4d(context, of, *reversed(array.shape))
+        ctypes.memmove(g.ggml_get_data(tensor), array.ctypes.data, array.nbytes)
+        tensors.append(tensor)
+    tensors += [None] * (4 - len(tensors))
+    scale, no_alibi, softcap = 1 / math.sqrt(case.dim), 0.0, case.softcap or 0.0
+    output = g.ggml_flash_attn_ext(context, *tensors, scale, no_alibi, softcap)
+    g.ggml_flash_attn_ext_set_prec(output, g.GGML_PREC_F32)
+    graph = g.ggml_new_graph(context)
+    g.ggml_build_forward_expand(graph, output)
+    g.ggml_cpu_init()
+    plan = g.ggml_graph_plan(graph, threads, None)
+    work = (ctypes.c_uint8 * max(1, plan.work_size))()
+    plan.work_data = ctypes.cast(work, ctypes.POINTER(ctypes.c_uint8))
+    reference = ctypes.byref(plan)
+
+    def call():
+        if g.ggml_graph_compute(graph, reference) != 0:
+            raise RuntimeError("ggml_graph_compute failed")
+
+    def result(_) -> np.ndarray:
+        array = np.empty(shape, np.float32)
+        ctypes.memmove(array.ctypes.data, g.ggml_get_data(output), array.nbytes)
+        return array.transpose(0, 2, 1, 3)
+
+    how = "flash_attn_ext" + ("" if case.dtype == "f32" else f", {case.dtype} keys and values, f32 queries")
+    result.keep = work  # ggml holds no reference to it
+    return Loaded(how + ("" if mask is None else ", dense mask"), call, result)
+
+
+PEERS = {
+    "torch": torch_sdpa,
+    "flex": torch_flex,
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+    "ggml": ggml,
+}
+
+
+def fastest(call, seconds: float) -> float:
+    """Seconds of the fastest call among as many as fill the time."""
+    call()  # wakes threads and fills caches that others have used meanwhile
+    best, start = math.inf, time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        best = min(best, now - before)
+        if now - start >= seconds:
+            return best
+
+
+def main() -> None:
+    name, threads = sys.argv[1], int(sys.argv[2])
+    # What libraries print goes to stderr; replies keep the pipe for themselves.
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    loaded = None
+    for line in sys.stdin:
+        ((request, detail),) = json.loads(line).items()
+        try:
+            if request == "load":
+                case = SimpleNamespace(**detail)
+                loaded = PEERS[name](case, load_file(case.file), threads)
+                loaded.call()
+                reply = loaded.how
+            elif request == "time":
+                reply = fastest(loaded.call, detail["seconds"])
+            else:
+                output = loaded.result(loaded.call())
+                save_file({"output": np.ascontiguousarray(output)}, detail["file"])
+                reply = None
+            answer = {"ok": reply}
+        except ImportError as error:
+            answer = {"cannot": f"not installed: {error}"}
+        except Exception as error:  # noqa: BLE001, whatever an engine raises is why it cannot
+            answer = {"cannot": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+//! This engine as a peer of `compare.py`.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use half::{bf16, f16};
+use ndarray::{ArrayView, ArrayView4, Dimension, Ix4};
+use qkv::{Alignment, Attention, Element};
+use qkv_io::{Bundle, Data, Dtype, ReadOptions, TensorView, WriteOptions, read, write};
+use qkv_peers::{Case, Loaded, serve};
+
+fn main() -> ExitCode {
+    serve(load)
+}
+
+fn load(case: &Case) -> Result<Loaded> {
+    let bundle = read(&case.file, &ReadOptions::new())?;
+    match bundle.get("query").context("no query")?.dtype() {
+        Dtype::F32 => loaded::<f32>(case, bundle),
+        Dtype::F16 => loaded::<f16>(case, bundle),
+        Dtype::Bf16 => loaded::<bf16>(case, bundle),
+        other => bail!("not a type that is compared: {other:?}"),
+    }
+}
+
+/// What one type must be for the engine, and for its results to reach a file.
+trait Both: Element<Accumulator: Written> + qkv_io::Element + Written {}
+impl<T: Element<Accumulator: Written> + qkv_io::Element + Written> Both for T {}
+
+trait Written: Sized {
+    fn written<D: Dimension>(array: ArrayView<'_, Self, D>) -> TensorView<'_>;
+}
+
+macro_rules! written {
+    ($($element:ty),*) => {
+        $(impl Written for $element {
+            fn written<D: Dimension>(array: ArrayView<'_, Self, D>) -> TensorView<'_> {
+                array.into()
+            }
+        })*
+    };
+}
+
+written!(f32, f16, bf16);
+
+fn loaded<T: Both>(case: &Case, bundle: Bundle) -> Result<Loaded> {
+    let [query, key, value] = ["query", "key", "value"].map(|name| array::<T>(&bundle, name));
+    let (query, key, value) = (query?, key?, value?);
+    let mask = bundle.get("mask").map(|_| array::<bool>(&bundle, "mask")).transpose()?;
+    let bias = bundle.get("bias").map(|_| array::<f32>(&bundle, "bias")).transpose()?;
+    let (causal, window, softcap, lse) = (case.causal, case.window, case.softcap, case.lse);
+    let call = Box::new(move |file: Option<&std::path::Path>| {
+        let mut attention = Attention::new();
+        if causal {
+            attention = attention.causal(Alignment::TopLeft);
+        }
+        if let Some(window) = window {
+            attention = attention.window(Some(window - 1), None);
+        }
+        if let Some(softcap) = softcap {
+            attention = attention.softcap(softcap);
+        }
+        if let Some(mask) = &mask {
+            attention = attention.mask(mask.view());
+        }
+        if let Some(bias) = &bias {
+            attention = attention.bias(bias.view());
+        }
+        let call = attention.call(four(&query)?, four(&key)?, four(&value)?);
+        let result = if lse { call.lse().run() } else { call.run() }?;
+        let Some(file) = file else {
+            black_box(&result);
+            return Ok(());
+        };
+        let mut arrays = vec![("output", T::written(result.output.view()))];
+        if let Some(lse) = &result.lse {
+            arrays.push(("lse", Written::written(lse.view())));
+        }
+        Ok(write(file, &arrays, &WriteOptions::new())?)
+    });
+    Ok(Loaded { how: "Attention".into(), call })
+}
+
+fn array<T: qkv_io::Element>(bundle: &Bundle, name: &str) -> Result<Data<T>> {
+    bundle
+        .get(name)
+        .and_then(|tensor| tensor.data())
+        .cloned()
+        .with_context(|| format!("no {name} of that type"))
+}
+
+fn four<T: qkv_io::Element>(data: &Data<T>) -> Result<ArrayView4<'_, T>> {
+    Ok(data.view().into_dimensionality::<Ix4>()?)
+}
