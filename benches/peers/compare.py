@@ -11,8 +11,9 @@ and candle are compiled for the machine's own instruction set, as their users ar
 Each peer is a process of its own. In a round each takes its turn, the first of one round being the last of the next; the
 others are stopped (SIGSTOP) meanwhile, so that threads that spin while they wait slow their own engine alone. A turn is one
 call without a clock, then as many as fill 50 ms; its time is that of the fastest, since other work on the machine can only
-add to it. What is shown is the median over rounds of the peer's time by the engine's. A result is compared with f64 first, and not timed if it is wrong. Nothing but the call is
-timed: every engine has its arrays in the layout it wants.
+add to it. What is shown is the median over rounds of the peer's time by the engine's. A result is compared with f64 first,
+and not timed if it is wrong; an error beyond what the type explains is shown. Nothing but the call is timed: every engine
+has its arrays in the layout it wants.
 
 A “–” is a peer that is not installed or cannot do a case; standard error says why.
 """
@@ -132,35 +133,33 @@ class Comparison:
             bare = {name: arrays[name] for name in ("query", "key", "value")}
             wanted["plain"] = cases.reference(asked["plain"], bare)
             files["plain"] = cases.store(bare, self.folder / "plain.safetensors")
-        ready, errors = {}, {}
+        started, ready, errors = [], {}, {}
         try:
             for name, question in asked.items():
                 file, want = files.get(name, files["qkv"]), wanted.get(name, wanted["qkv"])
-                process = None
                 try:
-                    process = self.start(name)
+                    process = self.start(name, started)
                     how = process.ask(question.request(file))
                     errors[name] = self.check(process, question, want)
                     self.ways[name][how].append(case.name)
                     ready[name] = process
                 except Cannot as why:
                     self.tell(case, name, why)
-                    if process:
-                        process.end()
             return self.time(case, ready), errors
         finally:
-            for process in ready.values():
+            for process in started:
                 process.end()
 
     def tell(self, case: Case, name: str, why: Cannot) -> None:
         print(f"{case.name}: {TITLES.get(name, name)}: {why}", file=sys.stderr)
 
-    def start(self, name: str) -> Process:
+    def start(self, name: str, started: list[Process]) -> Process:
         command = self.commands["qkv" if name == "plain" else name]
         if isinstance(command, str):
             raise Cannot(command)
         threads = [] if name in ("qkv", "plain", "candle") else [str(self.threads)]
-        return Process([*command, *threads], self.threads)
+        started.append(Process([*command, *threads], self.threads))
+        return started[-1]
 
     def check(self, process: Process, case: Case, want) -> tuple[float, float]:
         file = self.folder / "result.safetensors"
@@ -170,7 +169,7 @@ class Comparison:
         largest, relative = cases.errors(got["output"], want[0])
         if case.lse:
             relative = max(relative, cases.errors(got["lse"], want[1])[1])
-        if not relative <= cases.LARGEST_ERROR[case.dtype]:  # also if it is NaN
+        if not relative <= cases.WRONG:  # also if it is NaN
             raise Cannot(f"its result is wrong: ‖y−ref‖/‖ref‖ = {relative:.2g}")
         return largest, relative
 
@@ -204,6 +203,13 @@ def ratio(seconds: dict[str, list[float]], name: str, by: str) -> str:
     if name not in seconds or by not in seconds:
         return "–"
     return f"{median(a / b for a, b in zip(seconds[name], seconds[by], strict=True)):.2f}"
+
+
+def cell(case: Case, seconds, errors, name: str) -> str:
+    text = ratio(seconds, name, "qkv")
+    if text != "–" and errors[name][1] > cases.LARGEST_ERROR[case.dtype]:
+        text += f" (error {errors[name][1]:.0e})"
+    return text
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -246,9 +252,9 @@ def report(comparison: Comparison, chosen: list[Case], peers: list[str]) -> str:
             with_, plain = (human(median(seconds[n])) if n in seconds else "–" for n in ("qkv", "plain"))
             own.append([f"`{case.name}`", with_, plain, ratio(seconds, "qkv", "plain")])
         else:
-            cells = [ratio(seconds, name, "qkv") if name in case.peers else "" for name in shown]
+            cells = [cell(case, seconds, errors, name) if name in case.peers else "" for name in shown]
             if "flex" in seconds and "torch" in shown:
-                cells[shown.index("torch")] += f"; flex_attention {ratio(seconds, 'flex', 'qkv')}"
+                cells[shown.index("torch")] += f"; flex_attention {cell(case, seconds, errors, 'flex')}"
             time = human(median(seconds["qkv"])) if "qkv" in seconds else "–"
             against_peers.append([f"`{case.name}`", case.shape, time, *cells])
     versions = ", ".join(f"{COLUMNS[name]} {version(name)}" for name in shown)
@@ -316,6 +322,8 @@ def matches(case: Case, pattern: str) -> bool:
 
 def main() -> None:
     given = arguments()
+    # Processes that are stopped would outlive this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     commands = build()
     with tempfile.TemporaryDirectory() as folder:
         comparison = Comparison(commands, Path(folder), given.threads, given.rounds)

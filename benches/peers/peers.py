@@ -91,48 +91,62 @@ def torch_flex(case, arrays, threads) -> Loaded:
     return Loaded("compiled flex_attention, block mask", call, lambda output: output.float().numpy())
 
 
+@dataclass
+class Node:
+    """One operator of ONNX Runtime: its attributes, the names of its inputs in order, the arrays behind them."""
+
+    kind: str
+    options: dict
+    names: list[str]
+    inputs: dict[str, np.ndarray]
+    in_place: dict[str, str]  # outputs that are written over an input
+
+
+def onnx_node(case, arrays) -> Node:
+    if case.dtype == "bf16":
+        raise Cannot("its kernels on the CPU take f32 and f16")
+    if case.softcap or case.lse or case.mask == "window":
+        raise Cannot("it has no fused kernel on the CPU for this")
+    names = ["query", "key", "value"]
+    inputs = {name: by_len(arrays[name]) for name in names}
+    options = {"num_heads": case.heads}
+    if not case.causal and case.heads == case.key_heads:
+        if case.key_lengths:
+            names += ["", "lengths"]
+            inputs["lengths"] = np.array(case.key_lengths, np.int32)
+        return Node("MultiHeadAttention", options, names, inputs, {})
+
+    # Always causal, and faster at it than MultiHeadAttention.
+    in_place = {}
+    options["kv_num_heads"] = case.key_heads
+    if case.window:
+        options["local_window_size"] = case.window
+    names += ["", "", "lengths", "total"]
+    inputs["lengths"] = np.full(case.batch, case.len_key - 1, np.int32)
+    inputs["total"] = np.array(case.len_key, np.int32)
+    if case.len_query == 1:
+        # The last key and value come with the query; the others are in the cache, to which they are added in place.
+        names[3:5] = ["past_key", "past_value"]
+        in_place = {"present_key": "past_key", "present_value": "past_value"}
+        for name in ("key", "value"):
+            inputs[f"past_{name}"] = arrays[name]
+            inputs[name] = by_len(arrays[name][:, :, -1:])
+    elif not case.causal:
+        raise Cannot("it has no fused kernel on the CPU for grouped heads that are not causal")
+    return Node("GroupQueryAttention", options, names, inputs, in_place)
+
+
 def onnxruntime(case, arrays, threads) -> Loaded:
     import onnxruntime as ort
     from onnx import helper
 
-    if case.dtype == "bf16":
-        raise Cannot("its CPU kernels for attention take f32 and f16")
-    if case.softcap or case.lse or case.mask == "window":
-        raise Cannot("no fused kernel on the CPU for this")
-    inputs = {name: by_len(arrays[name]) for name in ("query", "key", "value")}
-    outputs = {"output": (case.batch, case.len_query, case.heads * case.dim_value)}
-    options = {"num_heads": case.heads}
-    # MultiHeadAttention is the fastest for full attention, GroupQueryAttention, which is always causal, for all else.
-    if case.causal or case.heads != case.key_heads:
-        kind = "GroupQueryAttention"
-        options["kv_num_heads"] = case.key_heads
-        names = ["query", "key", "value", "past_key", "past_value", "lengths", "total"]
-        if case.causal:
-            names[3:5] = ["", ""]
-        elif case.len_query == 1:
-            # The last key and value arrive with the query; the others are in the cache, which is updated in place.
-            for name in ("key", "value"):
-                inputs[f"past_{name}"] = arrays[name]
-                inputs[name] = by_len(arrays[name][:, :, -1:])
-                outputs[f"present_{name}"] = f"past_{name}"
-        else:
-            raise Cannot("no fused kernel on the CPU for grouped heads that are not causal")
-        inputs["lengths"] = np.full(case.batch, case.len_key - 1, np.int32)
-        inputs["total"] = np.array(case.len_key, np.int32)
-        if case.window:
-            options["local_window_size"] = case.window
-    else:
-        kind = "MultiHeadAttention"
-        names = ["query", "key", "value"]
-        if case.key_lengths:
-            names += ["", "lengths"]
-            inputs["lengths"] = np.array(case.key_lengths, np.int32)
-
-    types = {name: helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in inputs.items()}
+    node = onnx_node(case, arrays)
+    types = {name: helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in node.inputs.items()}
+    outputs = ["output", *node.in_place]
     graph = helper.make_graph(
-        [helper.make_node(kind, names, list(outputs), domain="com.microsoft", **options)],
+        [helper.make_node(node.kind, node.names, outputs, domain="com.microsoft", **node.options)],
         "attention",
-        [helper.make_tensor_value_info(name, types[name], a.shape) for name, a in inputs.items()],
+        [helper.make_tensor_value_info(name, types[name], a.shape) for name, a in node.inputs.items()],
         [helper.make_tensor_value_info(name, types["query"], None) for name in outputs],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -140,21 +154,20 @@ def onnxruntime(case, arrays, threads) -> Loaded:
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = threads
     session = ort.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+
+    shape = (case.batch, case.len_query, case.heads, case.dim_value)
+    flat = (case.batch, case.len_query, case.heads * case.dim_value)
+    values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in node.inputs.items()}
+    values["output"] = ort.OrtValue.ortvalue_from_numpy(np.zeros(flat, node.inputs["query"].dtype))
     binding = session.io_binding()
-    values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in inputs.items()}
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for name, shape in outputs.items():
-        if isinstance(shape, tuple):
-            values[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, inputs["query"].dtype))
-        else:
-            values[name] = values[shape]
-        binding.bind_ortvalue_output(name, values[name])
-    heads = (case.batch, case.len_query, case.heads, case.dim_value)
+    for name in node.inputs:
+        binding.bind_ortvalue_input(name, values[name])
+    for name in outputs:
+        binding.bind_ortvalue_output(name, values[node.in_place.get(name, name)])
     return Loaded(
-        kind + (" with a cache" if "past_key" in inputs else ""),
+        node.kind + (" with a cache" if node.in_place else ""),
         lambda: session.run_with_iobinding(binding),
-        lambda _: values["output"].numpy().reshape(heads).transpose(0, 2, 1, 3).astype(np.float32),
+        lambda _: values["output"].numpy().reshape(shape).transpose(0, 2, 1, 3).astype(np.float32),
     )
 
 
@@ -163,7 +176,7 @@ def openvino(case, arrays, threads) -> Loaded:
     from openvino import opset13
 
     if case.softcap or case.lse:
-        raise Cannot("the operator has no such thing")
+        raise Cannot("its operator has no such option")
     type_ = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16}[case.dtype]
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     how = "ScaledDotProductAttention"
@@ -177,30 +190,23 @@ def openvino(case, arrays, threads) -> Loaded:
         how += ", keys and values repeated beforehand"
     mask = dense_mask(case, arrays)
     inputs = [query, key, value] + ([] if mask is None else [mask])
-    types = [type_] * 3 + [ov.Type.boolean]
-    parameters = [opset13.parameter(a.shape, t) for a, t in zip(inputs, types, strict=False)]
+    types = [type_] * 3 + [ov.Type.boolean] * (len(inputs) - 3)
+    parameters = [opset13.parameter(a.shape, t) for a, t in zip(inputs, types, strict=True)]
     causal = case.causal and mask is None
     model = ov.Model([opset13.scaled_dot_product_attention(*parameters, causal=causal)], parameters)
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     if case.dtype == "f32":
         settings["INFERENCE_PRECISION_HINT"] = "f32"
     request = ov.Core().compile_model(model, "CPU", settings).create_infer_request()
-    for i, (array, parameter) in enumerate(zip(inputs, parameters, strict=True)):
-        array = np.ascontiguousarray(array)
-        if parameter.get_element_type() == ov.Type.bf16:
-            tensor = ov.Tensor(ov.Type.bf16, ov.Shape(array.shape))
-            ctypes.memmove(tensor.data.ctypes.data, array.ctypes.data, array.nbytes)
-        else:
-            tensor = ov.Tensor(array)
+    for i, (array, type_) in enumerate(zip(inputs, types, strict=True)):
+        tensor = ov.Tensor(type_, ov.Shape(array.shape))
+        tensor.data[...] = array.view(tensor.data.dtype)  # bits: NumPy shows bf16 as f16
         request.set_input_tensor(i, tensor)
     output = request.get_output_tensor()
     shape = (case.batch, case.heads, case.len_query, case.dim_value)
 
     def result(_) -> np.ndarray:
-        raw = output.data
-        if case.dtype == "bf16" and raw.dtype.itemsize == 2 and raw.dtype.kind != "V":
-            raw = raw.view(arrays["query"].dtype)
-        return raw.astype(np.float32).reshape(shape)
+        return output.data.view(arrays["query"].dtype).astype(np.float32).reshape(shape)
 
     return Loaded(how, request.infer, result)
 
@@ -209,7 +215,7 @@ def ggml(case, arrays, threads) -> Loaded:
     import ggml as g
 
     if case.lse:
-        raise Cannot("the operator has no such thing")
+        raise Cannot("its operator has no such option")
     # Queries and output are f32 whatever the cache is, masks f16.
     mask = dense_mask(case, arrays)
     if case.causal and mask is None:
@@ -292,7 +298,6 @@ def main() -> None:
             if request == "load":
                 case = SimpleNamespace(**detail)
                 loaded = PEERS[name](case, load_file(case.file), threads)
-                loaded.call()
                 reply = loaded.how
             elif request == "time":
                 reply = fastest(loaded.call, detail["seconds"])
@@ -301,6 +306,8 @@ def main() -> None:
                 save_file({"output": np.ascontiguousarray(output)}, detail["file"])
                 reply = None
             answer = {"ok": reply}
+        except Cannot as why:
+            answer = {"cannot": str(why)}
         except ImportError as error:
             answer = {"cannot": f"not installed: {error}"}
         except Exception as error:  # noqa: BLE001, whatever an engine raises is why it cannot

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use half::{bf16, f16};
-use ndarray::{ArrayView, ArrayView4, Dimension, Ix4};
-use qkv::{Alignment, Attention, Element};
-use qkv_io::{Bundle, Data, Dtype, ReadOptions, TensorView, WriteOptions, read, write};
+use ndarray::{ArrayView4, Ix4};
+use qkv::{Alignment, Attention};
+use qkv_io::{Bundle, Data, Dtype, ReadOptions, WriteOptions, read, write};
 use qkv_peers::{Case, Loaded, serve};
 
 fn main() -> ExitCode {
@@ -24,27 +24,10 @@ fn load(case: &Case) -> Result<Loaded> {
     }
 }
 
-/// What one type must be for the engine, and for its results to reach a file.
-trait Both: Element<Accumulator: Written> + qkv_io::Element + Written {}
-impl<T: Element<Accumulator: Written> + qkv_io::Element + Written> Both for T {}
-
-trait Written: Sized {
-    fn written<D: Dimension>(array: ArrayView<'_, Self, D>) -> TensorView<'_>;
-}
-
-macro_rules! written {
-    ($($element:ty),*) => {
-        $(impl Written for $element {
-            fn written<D: Dimension>(array: ArrayView<'_, Self, D>) -> TensorView<'_> {
-                array.into()
-            }
-        })*
-    };
-}
-
-written!(f32, f16, bf16);
-
-fn loaded<T: Both>(case: &Case, bundle: Bundle) -> Result<Loaded> {
+fn loaded<T>(case: &Case, bundle: Bundle) -> Result<Loaded>
+where
+    T: qkv::Element<Accumulator: qkv_io::Element> + qkv_io::Element,
+{
     let [query, key, value] = ["query", "key", "value"].map(|name| array::<T>(&bundle, name));
     let (query, key, value) = (query?, key?, value?);
     let mask = bundle.get("mask").map(|_| array::<bool>(&bundle, "mask")).transpose()?;
@@ -73,9 +56,9 @@ fn loaded<T: Both>(case: &Case, bundle: Bundle) -> Result<Loaded> {
             black_box(&result);
             return Ok(());
         };
-        let mut arrays = vec![("output", T::written(result.output.view()))];
+        let mut arrays = vec![("output", result.output.view().into())];
         if let Some(lse) = &result.lse {
-            arrays.push(("lse", Written::written(lse.view())));
+            arrays.push(("lse", lse.view().into()));
         }
         Ok(write(file, &arrays, &WriteOptions::new())?)
     });
