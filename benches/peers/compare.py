@@ -9,9 +9,9 @@ It builds the engine and candle with cargo, and needs a Unix and a C++ compiler 
 and candle are compiled for the machine's own instruction set, as their users are told to; the engine is not.
 
 Each peer is a process of its own. In a round each takes its turn, the first of one round being the last of the next; the
-others are stopped (SIGSTOP) meanwhile, so that threads that spin while they wait slow their own engine alone. A turn is one
-call without a clock, then as many as fill 50 ms; its time is that of the fastest, since other work on the machine can only
-add to it. What is shown is the median over rounds of the peer's time by the engine's. A result is compared with f64 first,
+others are stopped (SIGSTOP) meanwhile, so that threads that spin while they wait slow their own engine alone. A turn is as
+many calls as fill 50 ms, two at least, one if it takes a second; its time is that of the fastest, since other work on the
+machine can only add to it. What is shown is the median over rounds of the peer's time by the engine's. A result is compared with f64 first,
 and not timed if it is wrong; an error beyond what the type explains is shown. Nothing but the call is timed: every engine
 has its arrays in the layout it wants.
 
