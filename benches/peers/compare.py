@@ -145,7 +145,7 @@ class Comparison:
                     ready[name] = process
                 except Cannot as why:
                     self.tell(case, name, why)
-            return self.time(case, ready), errors
+            return {} if case in ACCURACY else self.time(case, ready), errors
         finally:
             for process in started:
                 process.end()
@@ -166,6 +166,8 @@ class Comparison:
         process.ask({"write": {"file": str(file)}})
         got = load_file(file)
         file.unlink()
+        if got["output"].shape != want[0].shape:
+            raise Cannot(f"its result is {got['output'].shape}, not {want[0].shape}")
         largest, relative = cases.errors(got["output"], want[0])
         if case.lse:
             relative = max(relative, cases.errors(got["lse"], want[1])[1])
@@ -241,6 +243,7 @@ def processor() -> str:
 
 
 def report(comparison: Comparison, chosen: list[Case], peers: list[str]) -> str:
+    load = os.getloadavg()[0]
     against_peers, own, accuracy = [], [], []
     shown = [name for name in COLUMNS if name in peers]
     for case in chosen:
@@ -259,7 +262,8 @@ def report(comparison: Comparison, chosen: list[Case], peers: list[str]) -> str:
             against_peers.append([f"`{case.name}`", case.shape, time, *cells])
     versions = ", ".join(f"{COLUMNS[name]} {version(name)}" for name in shown)
     parts = [
-        f"{processor()}; {comparison.threads} threads; {comparison.rounds} rounds; {versions}.\n",
+        f"{processor()}; {comparison.threads} threads; {comparison.rounds} rounds; "
+        f"load average before the start {load:.1f}; {versions}.\n",
         table(
             ["case", "batch, heads/key heads, queries, keys, dim", "qkv", *(COLUMNS[n] for n in shown)],
             against_peers,

@@ -49,7 +49,8 @@ def torch_tensors(case, threads):
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    return torch, load_tensors(case.file)
+    # Copies, since these are views of the mapped file, aligned as chance has it.
+    return torch, {name: tensor.clone() for name, tensor in load_tensors(case.file).items()}
 
 
 def torch_sdpa(case, arrays, threads) -> Loaded:

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use half::{bf16, f16};
-use ndarray::{ArrayView4, Ix4};
+use ndarray::{Array4, Ix4};
 use qkv::{Alignment, Attention};
-use qkv_io::{Bundle, Data, Dtype, ReadOptions, WriteOptions, read, write};
+use qkv_io::{Bundle, Dtype, ReadOptions, WriteOptions, read, write};
 use qkv_peers::{Case, Loaded, serve};
 
 fn main() -> ExitCode {
@@ -50,7 +50,7 @@ where
         if let Some(bias) = &bias {
             attention = attention.bias(bias.view());
         }
-        let call = attention.call(four(&query)?, four(&key)?, four(&value)?);
+        let call = attention.call(query.view(), key.view(), value.view());
         let result = if lse { call.lse().run() } else { call.run() }?;
         let Some(file) = file else {
             black_box(&result);
@@ -65,14 +65,9 @@ where
     Ok(Loaded { how: "Attention".into(), call })
 }
 
-fn array<T: qkv_io::Element>(bundle: &Bundle, name: &str) -> Result<Data<T>> {
-    bundle
-        .get(name)
-        .and_then(|tensor| tensor.data())
-        .cloned()
-        .with_context(|| format!("no {name} of that type"))
-}
-
-fn four<T: qkv_io::Element>(data: &Data<T>) -> Result<ArrayView4<'_, T>> {
-    Ok(data.view().into_dimensionality::<Ix4>()?)
+/// A copy in memory, as the other engines have, and not the mapped file.
+fn array<T: qkv_io::Element>(bundle: &Bundle, name: &str) -> Result<Array4<T>> {
+    let data = bundle.get(name).and_then(|tensor| tensor.data::<T>());
+    let array = data.cloned().with_context(|| format!("no {name} of that type"))?.into_array();
+    Ok(array.into_dimensionality::<Ix4>()?)
 }
