@@ -261,9 +261,9 @@ def report(comparison: Comparison, chosen: list[Case], peers: list[str]) -> str:
             time = human(median(seconds["qkv"])) if "qkv" in seconds else "–"
             against_peers.append([f"`{case.name}`", case.shape, time, *cells])
     versions = ", ".join(f"{COLUMNS[name]} {version(name)}" for name in shown)
+    counts = f"{comparison.threads} threads; {comparison.rounds} rounds"
     parts = [
-        f"{processor()}; {comparison.threads} threads; {comparison.rounds} rounds; "
-        f"load average before the start {load:.1f}; {versions}.\n",
+        f"{processor()}; {counts}; load average before the start {load:.1f}; {versions}.\n",
         table(
             ["case", "batch, heads/key heads, queries, keys, dim", "qkv", *(COLUMNS[n] for n in shown)],
             against_peers,
