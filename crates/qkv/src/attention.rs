@@ -56,6 +56,7 @@ pub struct Attention<'a> {
     pub(crate) sinks: Option<Vec<f64>>,
     pub(crate) path: Option<Path>,
     pub(crate) simd: Option<Simd>,
+    pub(crate) strict: bool,
 }
 
 impl<'a> Attention<'a> {
@@ -172,6 +173,13 @@ impl<'a> Attention<'a> {
     /// Forces an instruction set, for tests and bug reports. It never changes a bit.
     pub fn simd(mut self, simd: Simd) -> Self {
         self.simd = Some(simd);
+        self
+    }
+
+    /// Makes an error of a call that would be slower than it could be: on another instruction set than the machine's best,
+    /// on a path that is not the fastest, or of arrays whose numbers do not follow one another.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
         self
     }
 

@@ -262,7 +262,7 @@ impl Biases<'_> {
         tile: &Tile,
         visibility: &Visibility<'_>,
         scores: &mut Grid<'_, V::Lane>,
-        visible: &mut Option<Grid<'_, bool>>,
+        visible: &mut Option<Grid<'_, u8>>,
         scratch: &mut BiasScratch<V::Lane>,
     ) {
         let BiasScratch { bias, rows, computed } = scratch;
@@ -341,10 +341,10 @@ pub(crate) struct BiasScratch<A> {
 }
 
 #[inline(always)]
-fn add_or_hide<A: Real>(scores: &mut [A], bias: &[A], visible: &mut Option<Grid<'_, bool>>) {
+fn add_or_hide<A: Real>(scores: &mut [A], bias: &[A], visible: &mut Option<Grid<'_, u8>>) {
     if let Some(visible) = visible {
         for (visible, &b) in visible.cells.iter_mut().zip(bias) {
-            *visible &= b != A::NEG_INFINITY;
+            *visible &= u8::from(b != A::NEG_INFINITY);
         }
     }
     // Where b is -∞ and the pair hidden, the sum does not matter.

@@ -220,15 +220,15 @@ impl<'a> Visibility<'a> {
 
     /// Writes which pairs of a tile are visible; `scratch` serves the closures.
     #[inline(always)]
-    pub(crate) fn fill(&self, tile: &Tile, visible: &mut Grid<'_, bool>, scratch: &mut Vec<bool>) {
-        visible.cells.fill(true);
+    pub(crate) fn fill(&self, tile: &Tile, visible: &mut Grid<'_, u8>, scratch: &mut Vec<bool>) {
+        visible.cells.fill(1);
         for (row, query) in tile.rows.clone().enumerate() {
             let keys = self.keys(tile.batch, query);
             if keys.start <= tile.keys.start && tile.keys.end <= keys.end {
                 continue;
             }
             for (column, key) in tile.keys.clone().enumerate() {
-                visible[(row, column)] = keys.contains(&key);
+                visible[(row, column)] = u8::from(keys.contains(&key));
             }
         }
         if let Some(segments) = &self.segments {

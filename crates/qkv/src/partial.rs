@@ -18,7 +18,7 @@ use crate::tile::CHUNK;
 /// The unfinished state of every row over some keys: maximum, sum and weighted sum of values, before any rounding
 /// and without the sink.
 ///
-/// Where each partial holds a whole aligned subtree of chunks (512 · 2ⁿ keys from a multiple of that position on; the
+/// Where each partial holds a whole aligned subtree of chunks (128 · 2ⁿ keys from a multiple of that position on; the
 /// last may be shorter), merging them gives the bits of one call over all keys. Otherwise the result is
 /// within the error law.
 #[derive(Clone, Debug)]

@@ -6,8 +6,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::element::Element;
+use crate::error::Error;
 use crate::forward::{DECODE_QUERIES, DecodeScratch, PrefillScratch};
-use crate::problem::{Path, Terms};
+use crate::problem::{Path, Problem, Terms};
 use crate::simd::Simd;
 use crate::tile::{CHUNK, QUERY_BLOCK, Sort, TILE, Tile, TileMap, cut};
 
@@ -27,16 +28,41 @@ pub(crate) fn threads(terms: &Terms<'_>, rows: usize) -> usize {
 
 /// The path that serves a call, and the reason.
 pub(crate) fn choose(terms: &Terms<'_>) -> (Path, &'static str) {
+    terms.path.map_or_else(|| fastest(terms), |path| (path, "asked for"))
+}
+
+fn fastest(terms: &Terms<'_>) -> (Path, &'static str) {
     let (len_query, len_key) = (terms.len_query, terms.len_key);
-    match terms.path {
-        Some(path) => (path, "asked for"),
-        None if len_query >= FEW_QUERIES => (Path::Prefill, "many queries: queries in the lanes"),
+    if len_query >= FEW_QUERIES {
+        (Path::Prefill, "many queries: queries in the lanes")
+    } else if len_key < TILE && len_query * TILE > FEW_QUERIES * len_key {
         // Decode always works on a whole tile of keys: here more of that is empty than of prefill's lanes.
-        None if len_key < TILE && len_query * TILE > FEW_QUERIES * len_key => {
-            (Path::Prefill, "few keys: queries in the lanes")
-        }
-        None => (Path::Decode, "few queries: keys in the lanes"),
+        (Path::Prefill, "few keys: queries in the lanes")
+    } else {
+        (Path::Decode, "few queries: keys in the lanes")
     }
+}
+
+/// What makes a call slower than this machine could be, as the error of a [strict](crate::Attention::strict) one.
+pub(crate) fn slowness<T: Element>(problem: &Problem<'_, T>) -> Option<Error> {
+    const WANTED: &str = "a call that is as fast as it can be";
+    let terms = &problem.terms;
+    if terms.simd != Simd::best() {
+        let got = format!("the instruction set {}, where this machine has {}", terms.simd, Simd::best());
+        return Some(Error::value("strict", got, WANTED).mended_by("leave `simd` out"));
+    }
+    let (path, (fastest, _)) = (choose(terms).0, fastest(terms));
+    if path != fastest {
+        let got = format!("the path {path}, where {fastest} is faster");
+        return Some(Error::value("strict", got, WANTED).mended_by("leave `path` out"));
+    }
+    for (argument, planes) in [("query", &problem.query), ("key", &problem.key), ("value", &problem.value)] {
+        if !planes.rows_are_contiguous() {
+            let got = format!("a {argument} that is read number by number, since its last axis has strides");
+            return Some(Error::value("strict", got, WANTED).mended_by("as_standard_layout"));
+        }
+    }
+    None
 }
 
 /// The spans of keys that the decode path works on apart, each with the number of its first chunk: aligned powers of
@@ -47,9 +73,10 @@ pub(crate) fn decode_spans(terms: &Terms<'_>, threads: usize) -> SmallVec<[(u64,
     let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks) };
     let chunks = terms.len_key.div_ceil(CHUNK);
     let chunks_of_span = chunks.div_ceil(wanted).max(1).next_power_of_two();
-    let mut spans: SmallVec<_> = cut(0..terms.len_key, terms.visibility.key_offset, chunks_of_span * CHUNK)
-        .map(|(number, keys)| (number * chunks_of_span as u64, keys))
-        .collect();
+    let mut spans: SmallVec<_> =
+        cut(0..terms.len_key, terms.visibility.key_offset, chunks_of_span.saturating_mul(CHUNK))
+            .map(|(number, keys)| (number * chunks_of_span as u64, keys))
+            .collect();
     if spans.is_empty() {
         spans.push((0, 0..0));
     }

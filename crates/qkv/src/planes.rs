@@ -105,6 +105,11 @@ impl<'a, T> Planes<'a, T> {
         Some(&self.get(batch, head).to_slice()?[rows.start * columns..rows.end * columns])
     }
 
+    /// Whether the numbers of a row follow one another.
+    pub(crate) fn rows_are_contiguous(&self) -> bool {
+        self.extents[3] <= 1 || self.count() == 0 || self.distinct(0).strides()[1] == 1
+    }
+
     /// Which of the distinct matrices that of a batch and head is.
     pub(crate) fn index(&self, batch: usize, head: usize) -> usize {
         let [stack, batch, head] = self.place(batch, head);

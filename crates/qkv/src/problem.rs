@@ -12,6 +12,7 @@ use crate::bias::{BiasPlanes, Biases};
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::mask::{Alignment, Batch, Dense, Segments, Visibility, Window};
+use crate::plan;
 use crate::planes::{Extents, Planes};
 use crate::simd::{FloatEnvironment, Simd};
 use crate::tile::{Sort, Tile, TileMap};
@@ -174,12 +175,16 @@ impl<'a, T: Element> Problem<'a, T> {
             simd,
             batch_axes: shapes.batch_axes,
         };
-        Ok(Self {
+        let problem = Self {
             query: Planes::new("query", query.into_dyn(), &lead)?,
             key: Planes::new("key", key.into_dyn(), &key_lead)?,
             value: Planes::new("value", value.into_dyn(), &key_lead)?,
             terms,
-        })
+        };
+        match plan::slowness(&problem).filter(|_| attention.strict) {
+            Some(slow) => Err(slow),
+            None => Ok(problem),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::tile::{Grid, Sort, TILE, Tile};
 /// Buffers for one tile.
 #[derive(Debug)]
 pub(crate) struct ScoreScratch<A> {
-    visible: Vec<bool>,
+    visible: Vec<u8>,
     from_closures: Vec<bool>,
     bias: BiasScratch<A>,
 }
@@ -21,7 +21,7 @@ impl<A: Real> ScoreScratch<A> {
     pub(crate) fn new(cells: usize) -> Self {
         let rows = vec![A::ZERO; PADDING * TILE];
         let bias = BiasScratch { bias: vec![A::ZERO; cells], rows, computed: Vec::new() };
-        Self { visible: vec![false; cells], from_closures: Vec::new(), bias }
+        Self { visible: vec![0; cells], from_closures: Vec::new(), bias }
     }
 
     pub(crate) fn bytes(cells: usize) -> usize {

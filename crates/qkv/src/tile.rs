@@ -17,7 +17,7 @@ use crate::planes::Planes;
 pub(crate) const TILE: usize = 64;
 
 /// Keys in a chunk: the span whose sums are chains; chunks merge along a fixed tree. Part of the arithmetic.
-pub(crate) const CHUNK: usize = 8 * TILE;
+pub(crate) const CHUNK: usize = 2 * TILE;
 
 /// Queries that are worked on together. Not part of the arithmetic.
 pub(crate) const QUERY_BLOCK: usize = 64;
@@ -95,7 +95,7 @@ pub(crate) fn cut(
             return None;
         }
         let number = (offset + start as u64) / unit;
-        let end = slots.end.min(((number + 1) * unit - offset) as usize);
+        let end = slots.end.min(((number + 1).saturating_mul(unit) - offset) as usize);
         let piece = start..end;
         start = end;
         Some((number, piece))
@@ -197,12 +197,13 @@ impl<T> IndexMut<(usize, usize)> for Grid<'_, T> {
     }
 }
 
-impl Grid<'_, bool> {
+/// Which pairs of a tile are visible: 1, and 0 for those that are not. (Bytes can be worked on by words.)
+impl Grid<'_, u8> {
     /// Leaves visible only what `sees` allows too; it is asked by slots.
     pub(crate) fn narrow(&mut self, tile: &Tile, sees: impl Fn(usize, usize) -> bool) {
         for (row, query) in tile.rows.clone().enumerate() {
             for (column, key) in tile.keys.clone().enumerate() {
-                self[(row, column)] &= sees(query, key);
+                self[(row, column)] &= u8::from(sees(query, key));
             }
         }
     }
@@ -214,23 +215,21 @@ impl Grid<'_, bool> {
         let mut row = 0;
         // Rows side by side: squares of booleans are turned over in registers, a row of a square in a word.
         while self.row_step == 1 && row + SIDE <= rows {
-            let mut slices: [&[bool]; SIDE] = [&[]; SIDE];
+            let mut slices: [&[u8]; SIDE] = [&[]; SIDE];
             for (i, slice) in slices.iter_mut().enumerate() {
-                *slice = of_row(row + i);
+                *slice = bytemuck::cast_slice(of_row(row + i));
             }
             let keys = slices[0].len();
             let whole = keys / SIDE * SIDE;
             for key in (0..whole).step_by(SIDE) {
                 let mut square = [0u64; SIDE];
                 for (word, slice) in square.iter_mut().zip(slices) {
-                    let booleans: [bool; SIDE] = slice[key..key + SIDE].try_into().expect("eight");
-                    *word = u64::from_le_bytes(booleans.map(u8::from));
+                    *word = u64::from_le_bytes(slice[key..key + SIDE].try_into().expect("eight"));
                 }
                 for (i, word) in turned(square).into_iter().enumerate() {
                     let cells = &mut self.cells[(key + i) * self.key_step + row..][..SIDE];
-                    for (visible, stored) in cells.iter_mut().zip(word.to_le_bytes()) {
-                        *visible &= stored != 0;
-                    }
+                    let visible = u64::from_le_bytes((&*cells).try_into().expect("eight"));
+                    cells.copy_from_slice(&(visible & word).to_le_bytes());
                 }
             }
             for key in whole..keys {
@@ -242,7 +241,7 @@ impl Grid<'_, bool> {
         }
         for row in row..rows {
             for (key, &stored) in of_row(row).iter().enumerate() {
-                self[(row, key)] &= stored;
+                self[(row, key)] &= u8::from(stored);
             }
         }
     }

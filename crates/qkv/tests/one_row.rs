@@ -138,8 +138,10 @@ fn partials_of_aligned_subtrees_merge_to_the_bits_of_one_call() {
         };
         let call = one_call.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
         let whole = call.lse().run().unwrap();
-        // Chunks are 512 keys; a subtree is an aligned power of two of them.
-        for borders in [vec![0, 2048, len], vec![0, 512, 1024, 2048, 2560, len], vec![0, 1024, 2048, len]] {
+        // Chunks are 128 keys; a subtree is an aligned power of two of them.
+        for borders in
+            [vec![0, 2048, len], vec![0, 128, 256, 512, 1024, 2048, 2560, len], vec![0, 1024, 2048, len]]
+        {
             for way in ways(&attention) {
                 let mut partials: Vec<_> = borders
                     .windows(2)

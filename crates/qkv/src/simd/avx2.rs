@@ -131,7 +131,7 @@ vector!(
     _mm256_castsi256_ps,
     {
         #[inline(always)]
-        fn or_masked(self, visible: &[bool]) -> Self {
+        fn or_masked(self, visible: &[u8]) -> Self {
             let visible = &visible[..8];
             // SAFETY: the machine has AVX2, and 8 bytes are read of a slice that has them.
             Self(unsafe {

@@ -131,7 +131,7 @@ vector!(
     _mm512_castsi512_ps,
     {
         #[inline(always)]
-        fn or_masked(self, visible: &[bool]) -> Self {
+        fn or_masked(self, visible: &[u8]) -> Self {
             let visible = &visible[..16];
             // SAFETY: the machine has AVX-512, and 16 bytes are read of a slice that has them.
             Self(unsafe {

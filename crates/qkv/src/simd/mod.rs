@@ -59,13 +59,13 @@ pub trait Vector: Copy {
     /// `then` where `self == other`, else `otherwise` (so too where either is NaN).
     fn if_equal(self, other: Self, then: Self, otherwise: Self) -> Self;
 
-    /// -∞ in the lanes that are not visible; there are as many booleans as lanes, or more.
+    /// -∞ in the lanes whose byte is 0, which is of the slice's first.
     #[inline(always)]
-    fn or_masked(self, visible: &[bool]) -> Self {
+    fn or_masked(self, visible: &[u8]) -> Self {
         let mut lanes = [Self::Lane::ZERO; PADDING];
         self.store(&mut lanes);
         for (lane, &visible) in lanes[..Self::LANES].iter_mut().zip(visible) {
-            *lane = if visible { *lane } else { Self::Lane::NEG_INFINITY };
+            *lane = if visible != 0 { *lane } else { Self::Lane::NEG_INFINITY };
         }
         Self::load(&lanes)
     }
