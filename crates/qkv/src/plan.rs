@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::element::Element;
 use crate::error::Error;
@@ -71,16 +71,15 @@ pub(crate) fn decode_spans(terms: &Terms<'_>, threads: usize) -> SmallVec<[(u64,
     let blocks = terms.len_query.div_ceil(DECODE_QUERIES);
     let tasks = (terms.batches * terms.heads / terms.group * blocks).max(1);
     let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks) };
+    let key_offset = terms.visibility.key_offset;
+    if wanted == 1 || terms.len_key == 0 {
+        return smallvec![(key_offset as u64 / CHUNK as u64, 0..terms.len_key)];
+    }
     let chunks = terms.len_key.div_ceil(CHUNK);
     let chunks_of_span = chunks.div_ceil(wanted).max(1).next_power_of_two();
-    let mut spans: SmallVec<_> =
-        cut(0..terms.len_key, terms.visibility.key_offset, chunks_of_span.saturating_mul(CHUNK))
-            .map(|(number, keys)| (number * chunks_of_span as u64, keys))
-            .collect();
-    if spans.is_empty() {
-        spans.push((0, 0..0));
-    }
-    spans
+    cut(0..terms.len_key, key_offset, chunks_of_span.saturating_mul(CHUNK))
+        .map(|(number, keys)| (number * chunks_of_span as u64, keys))
+        .collect()
 }
 
 /// How many tiles there are of each sort, over all batches and heads.

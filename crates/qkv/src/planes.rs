@@ -158,7 +158,7 @@ impl<'a, T> Planes<'a, T> {
             Stacks::One(stack) => stack,
             Stacks::Many(stacks) => &stacks[stack],
         };
-        stack.clone().index_axis_move(Axis(0), batch).index_axis_move(Axis(0), head)
+        (*stack).index_axis_move(Axis(0), batch).index_axis_move(Axis(0), head)
     }
 }
 

@@ -119,7 +119,7 @@ fn a_small_call_stays_on_its_thread() {
         };
         let attention = Attention::new().mask_fn(&note);
         let [q, k, v] = arrays.each_ref().map(|array| array.view());
-        let plan = attention.call(q.clone(), k.clone(), v.clone()).plan().unwrap();
+        let plan = attention.call(q, k, v).plan().unwrap();
         attention.forward(q, k, v).unwrap();
         (plan.path, plan.threads, threads.lock().unwrap().clone())
     };
