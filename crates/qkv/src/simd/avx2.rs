@@ -167,7 +167,7 @@ vector!(
                 *lanes = row(i).0;
             }
             // Of each four rows: columns 0 and 4, 1 and 5, 2 and 6, 3 and 7, one in each half.
-            let mut quads = [rows; 2];
+            let mut quads = [[rows[0]; 4]; 2];
             for (quad, rows) in quads.iter_mut().zip(rows.chunks_exact(4)) {
                 // SAFETY: the machine has AVX2.
                 unsafe {
@@ -181,13 +181,11 @@ vector!(
                     quad[3] = _mm256_shuffle_ps::<0xee>(high_01, high_23);
                 }
             }
-            for i in 0..4 {
+            let [early, late] = &quads;
+            for (i, (&early, &late)) in early.iter().zip(late).enumerate() {
                 // SAFETY: the machine has AVX2.
                 let (front, back) = unsafe {
-                    (
-                        _mm256_permute2f128_ps::<0x20>(quads[0][i], quads[1][i]),
-                        _mm256_permute2f128_ps::<0x31>(quads[0][i], quads[1][i]),
-                    )
+                    (_mm256_permute2f128_ps::<0x20>(early, late), _mm256_permute2f128_ps::<0x31>(early, late))
                 };
                 column(i, Self(front));
                 column(i + 4, Self(back));

@@ -181,11 +181,12 @@ vector!(
                     quad[3] = _mm512_shuffle_ps::<0xee>(high_01, high_23);
                 }
             }
-            for c in 0..4 {
+            let [first, second, third, fourth] = &quads;
+            let parts = first.iter().zip(second).zip(third.iter().zip(fourth));
+            for (i, ((&a, &b), (&c, &d))) in parts.enumerate() {
                 // The four parts of the four quads are a matrix of 4 x 4 parts, which is transposed too.
                 // SAFETY: the machine has AVX-512.
                 let columns = unsafe {
-                    let [a, b, c, d] = [quads[0][c], quads[1][c], quads[2][c], quads[3][c]];
                     let (front_ab, back_ab) =
                         (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
                     let (front_cd, back_cd) =
@@ -198,7 +199,7 @@ vector!(
                     ]
                 };
                 for (part, lanes) in columns.into_iter().enumerate() {
-                    column(4 * part + c, Self(lanes));
+                    column(4 * part + i, Self(lanes));
                 }
             }
         }
