@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::Args;
-use qkv::machine::{ReadBuffer, fma_peak};
+use qkv::machine::{FmaLoop, ReadBuffer};
 use qkv::{Element, Error, Generator, Simd, bf16, f16};
 use qkv_view::show;
 use serde_json::json;
@@ -56,17 +56,16 @@ impl Arguments {
 }
 
 /// What the machine does at most, in flops and bytes a second.
+#[derive(Clone, Copy)]
 struct Limits {
-    simd: Simd,
-    threads: usize,
-    fma_peak: f64,
+    fma: f64,
     read: f64,
 }
 
 impl Limits {
     /// The shortest time for the work in seconds, and whether arithmetic or memory makes it so long.
     fn seconds(&self, work: &Work) -> (f64, &'static str) {
-        let (compute, memory) = (work.flops / self.fma_peak, work.bytes / self.read);
+        let (compute, memory) = (work.flops / self.fma, work.bytes / self.read);
         if compute >= memory { (compute, "compute") } else { (memory, "memory") }
     }
 }
@@ -77,7 +76,7 @@ struct Measured {
     seconds: f64,
     gflops: f64,
     gbps: f64,
-    /// The shortest time by the limits, as a share of the measured one.
+    /// The shortest time by the limits of the same round, as a share of the measured one.
     of_limit: f64,
     limited_by: &'static str,
 }
@@ -91,24 +90,21 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     let cases = arguments.cases()?;
     let simd = machine::simd_from_environment()?.unwrap_or_else(Simd::best);
     let threads = Threads::new(arguments.threads)?;
-    let buffer = threads.run(|| ReadBuffer::new(simd))?;
-    let fma_peak = threads.run(|| fma_peak(simd))?;
-    let limits =
-        Limits { simd, threads: threads.count(), fma_peak, read: threads.run(|| buffer.bandwidth()) };
+    let machine = threads.run(|| Machine::new(simd))?;
+    let limits = threads.run(|| machine.best());
     if !arguments.json {
-        print_limits(&limits, arguments.rounds, terminal)?;
+        print_limits((simd, threads.count()), &limits, arguments.rounds, terminal)?;
     }
 
     let most = cases.iter().map(|case| case.numbers()).max().unwrap_or(0);
     let drawn = Generator::new(0).randn(&[most])?.into_raw_vec_and_offset().0;
-    let bench = Bench { drawn, buffer, simd, rounds: arguments.rounds };
+    let bench = Bench { drawn, machine, simd, rounds: arguments.rounds };
     let mut measured = Vec::new();
     for case in cases {
-        let seconds = threads.run(|| bench.seconds(case))?;
+        let (seconds, of_limit) = threads.run(|| bench.measure(case))?;
         let work = case.work();
-        let (limit, limited_by) = limits.seconds(&work);
+        let (_, limited_by) = limits.seconds(&work);
         let (gflops, gbps) = (work.flops / seconds / 1e9, work.bytes / seconds / 1e9);
-        let of_limit = limit / seconds;
         let line = Measured { name: case.name, seconds, gflops, gbps, of_limit, limited_by };
         if !arguments.json {
             print_line(&line, terminal)?;
@@ -116,30 +112,50 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
         measured.push(line);
     }
     if arguments.json {
-        print_json(&limits, &measured, terminal)?;
+        print_json((simd, threads.count()), &limits, &measured, terminal)?;
     }
     Ok(true)
+}
+
+/// The machine, to be measured.
+struct Machine {
+    fma: FmaLoop,
+    buffer: ReadBuffer,
+}
+
+impl Machine {
+    fn new(simd: Simd) -> Result<Self, Error> {
+        Ok(Self { fma: FmaLoop::new(simd)?, buffer: ReadBuffer::new(simd)? })
+    }
+
+    fn best(&self) -> Limits {
+        Limits { fma: self.fma.peak(), read: self.buffer.bandwidth() }
+    }
+
+    fn now(&self) -> Limits {
+        Limits { fma: self.fma.round(), read: self.buffer.sweep() }
+    }
 }
 
 struct Bench {
     /// Normal numbers, as many as the largest case takes.
     drawn: Vec<f32>,
-    buffer: ReadBuffer,
+    machine: Machine,
     simd: Simd,
     rounds: usize,
 }
 
 impl Bench {
-    /// The time of one call in seconds: the median over the rounds.
-    fn seconds(&self, case: &'static Case) -> Result<f64, Error> {
+    /// The time of one call in seconds, and the shortest possible one's share of it: medians over the rounds.
+    fn measure(&self, case: &'static Case) -> Result<(f64, f64), Error> {
         match case.dtype {
-            Type::F32 => self.seconds_of::<f32>(case),
-            Type::F16 => self.seconds_of::<f16>(case),
-            Type::Bf16 => self.seconds_of::<bf16>(case),
+            Type::F32 => self.measure_as::<f32>(case),
+            Type::F16 => self.measure_as::<f16>(case),
+            Type::Bf16 => self.measure_as::<bf16>(case),
         }
     }
 
-    fn seconds_of<T: Element>(&self, case: &'static Case) -> Result<f64, Error> {
+    fn measure_as<T: Element>(&self, case: &'static Case) -> Result<(f64, f64), Error> {
         let progress = Progress::new(case.name);
         let arrays = case.arrays::<T>(&self.drawn);
         let attention = arrays.attention(self.simd);
@@ -147,7 +163,7 @@ impl Bench {
             if case.is_cold() {
                 return (0..calls)
                     .map(|_| {
-                        self.buffer.sweep();
+                        self.machine.buffer.sweep();
                         let since = Instant::now();
                         arrays.run(&attention)?;
                         Ok(since.elapsed())
@@ -163,13 +179,20 @@ impl Bench {
         while time(calls)? < ROUND {
             calls *= 2;
         }
-        let mut rounds = Vec::new();
+        let (mut seconds, mut of_limit) = (Vec::new(), Vec::new());
+        let mut before = self.machine.now();
         for round in 0..self.rounds {
             // There is nothing to cancel: Ctrl-C ends the process.
             let _ = progress.report(round as u64, self.rounds as u64);
-            rounds.push(time(calls)?.as_secs_f64() / f64::from(calls));
+            let of_call = time(calls)?.as_secs_f64() / f64::from(calls);
+            let after = self.machine.now();
+            let limits =
+                Limits { fma: (before.fma + after.fma) / 2.0, read: (before.read + after.read) / 2.0 };
+            seconds.push(of_call);
+            of_limit.push(limits.seconds(&case.work()).0 / of_call);
+            before = after;
         }
-        Ok(median(rounds))
+        Ok((median(seconds), median(of_limit)))
     }
 }
 
@@ -189,15 +212,20 @@ fn list(terminal: &mut Terminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_limits(limits: &Limits, rounds: usize, terminal: &mut Terminal) -> anyhow::Result<()> {
-    let (peak, read) = (limits.fma_peak / 1e9, limits.read / 1e9);
-    let on = show::count(limits.threads, "thread");
+fn print_limits(
+    (simd, threads): (Simd, usize),
+    limits: &Limits,
+    rounds: usize,
+    terminal: &mut Terminal,
+) -> anyhow::Result<()> {
+    let (peak, read) = (limits.fma / 1e9, limits.read / 1e9);
+    let on = show::count(threads, "thread");
     let rounds = show::count(rounds, "round");
-    writeln!(terminal, "machine  {} on {on}", limits.simd)?;
+    writeln!(terminal, "machine  {simd} on {on}")?;
     writeln!(terminal, "compute  {peak:.1} GFLOP/s at most, f32 multiply-adds and nothing else")?;
     writeln!(terminal, "memory   {read:.1} GB/s at most, reading and nothing else")?;
     writeln!(terminal, "cases    the median of {rounds}; visible pairs and each array count, once")?;
-    writeln!(terminal, "limit    the shortest time that compute and memory allow\n")?;
+    writeln!(terminal, "limit    the shortest time that compute and memory allow, as in the same round\n")?;
     writeln!(terminal, "{:<12} {:>9} {:>9} {:>7}   of limit", "case", "time", "GFLOP/s", "GB/s")?;
     // It takes a while until there is more to read.
     terminal.flush()?;
@@ -223,17 +251,22 @@ fn bar(share: f64) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-fn print_json(limits: &Limits, measured: &[Measured], terminal: &mut Terminal) -> anyhow::Result<()> {
+fn print_json(
+    (simd, threads): (Simd, usize),
+    limits: &Limits,
+    measured: &[Measured],
+    terminal: &mut Terminal,
+) -> anyhow::Result<()> {
     let case = |line: &Measured| {
         let Measured { name, seconds, gflops, gbps, of_limit, .. } = line;
         json!({ "name": name, "seconds": seconds, "gflops": gflops, "gbps": gbps, "of_limit": of_limit })
     };
     let object = json!({
         "machine": {
-            "fma_peak_gflops": limits.fma_peak / 1e9,
+            "fma_peak_gflops": limits.fma / 1e9,
             "read_gbps": limits.read / 1e9,
-            "threads": limits.threads,
-            "simd": limits.simd.name(),
+            "threads": threads,
+            "simd": simd.name(),
         },
         "cases": measured.iter().map(case).collect::<Vec<_>>(),
     });
@@ -254,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_nearer_limit_counts() {
-        let limits = Limits { simd: Simd::Portable, threads: 1, fma_peak: 100.0, read: 10.0 };
+        let limits = Limits { fma: 100.0, read: 10.0 };
         assert_eq!(limits.seconds(&Work { flops: 200.0, bytes: 10.0 }), (2.0, "compute"));
         assert_eq!(limits.seconds(&Work { flops: 200.0, bytes: 30.0 }), (3.0, "memory"));
     }

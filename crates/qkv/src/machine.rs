@@ -1,9 +1,10 @@
 //! What the machine can do at most: f32 multiply-adds and bytes read in a second, measured on the instruction set and
 //! the threads that the kernels run on.
 //!
-//! A call of some flops and bytes takes at least the longer of `flops / fma_peak` and `bytes / bandwidth` (the
+//! A call of some flops and bytes takes at least the longer of `flops / peak` and `bytes / bandwidth` (the
 //! “roofline” of Williams, Waterman and Patterson, 2009). Both limits are the best of several short rounds, since other
-//! work on the machine can only slow a round down.
+//! work on the machine can only slow a round down; where there is other work, a call is better put beside the rounds just
+//! before and after it.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -27,23 +28,40 @@ const BUFFER_BYTES: usize = 256 << 20;
 const BUFFER_BYTES_PER_THREAD: usize = 8 << 20;
 const BUFFER_BYTES_MOST: usize = 1 << 30;
 
-/// The most f32 operations that all threads of the current rayon pool do in a second, where a multiply-add is two.
-/// Takes about half a second.
-///
-/// # Errors
-/// If this machine has no such instruction set.
-pub fn fma_peak(simd: Simd) -> Result<f64, Error> {
-    check(simd)?;
-    let round = |steps| {
-        let since = Instant::now();
-        let flops: u64 = rayon::broadcast(|_| simd.run(MultiplyAdd { steps })).iter().sum();
-        (flops, since.elapsed())
-    };
-    let mut steps = 1 << 10;
-    while round(steps).1 < ROUND {
-        steps *= 2;
+/// Multiply-adds and nothing else, on all threads of the rayon pool that it is called in.
+pub struct FmaLoop {
+    simd: Simd,
+    /// As many as take [`ROUND`].
+    steps: u64,
+}
+
+impl FmaLoop {
+    /// # Errors
+    /// If this machine has no such instruction set.
+    pub fn new(simd: Simd) -> Result<Self, Error> {
+        check(simd)?;
+        let mut fma_loop = Self { simd, steps: 1 << 10 };
+        while fma_loop.time().1 < ROUND {
+            fma_loop.steps *= 2;
+        }
+        Ok(fma_loop)
     }
-    Ok((0..ROUNDS).map(|_| per_second(round(steps))).fold(0.0, f64::max))
+
+    /// One short round: f32 operations in a second, where a multiply-add is two.
+    pub fn round(&self) -> f64 {
+        per_second(self.time())
+    }
+
+    /// The most f32 operations in a second: the best of several rounds. Takes about half a second.
+    pub fn peak(&self) -> f64 {
+        (0..ROUNDS).map(|_| self.round()).fold(0.0, f64::max)
+    }
+
+    fn time(&self) -> (u64, Duration) {
+        let since = Instant::now();
+        let flops = rayon::broadcast(|_| self.simd.run(MultiplyAdd { steps: self.steps })).iter().sum();
+        (flops, since.elapsed())
+    }
 }
 
 /// Memory far larger than the caches, a part for each thread of the rayon pool that it was made in.
@@ -178,7 +196,7 @@ mod tests {
     #[test]
     fn a_missing_instruction_set_is_refused() {
         for simd in Simd::ALL.into_iter().filter(|simd| !simd.is_available()) {
-            assert!(matches!(fma_peak(simd), Err(Error::Value { argument: "simd", .. })));
+            assert!(matches!(FmaLoop::new(simd).err(), Some(Error::Value { argument: "simd", .. })));
             assert!(ReadBuffer::new(simd).is_err());
         }
     }

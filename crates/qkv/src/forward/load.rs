@@ -198,8 +198,8 @@ impl<T: Element> Kernel<T::Accumulator> for Columns<'_, '_, T> {
             }
             // Without a slice for each lane, number by number.
             let done = transpose::<T, V>(&slices, &mut to[at..], stride);
-            for column in done..columns {
-                for (i, &x) in here.column(column).iter().enumerate() {
+            for (i, row) in here.rows().into_iter().enumerate() {
+                for (column, &x) in row.iter().enumerate().skip(done) {
                     to[column * stride + at + i] = x.widen();
                 }
             }
