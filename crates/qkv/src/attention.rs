@@ -177,7 +177,7 @@ impl<'a> Attention<'a> {
     }
 
     /// Makes an error of a call that would be slower than it could be: on another instruction set than the machine's best,
-    /// on a path that is not the fastest, or of arrays whose numbers do not follow one another.
+    /// on a path that is not the fastest, or of queries, keys or values whose last axis is strided.
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self

@@ -181,9 +181,9 @@ fn fill<V: Vector, T: Element>(
 ) {
     let plane = &planes.get(tile.batch, tile.head);
     let (count, keys) = (tile.rows.len(), tile.keys.len());
-    let of_row = Planes::rows_of(plane, tile).filter(|_| bias.row_step == 1);
-    let whole = if of_row.is_some() { count / V::LANES * V::LANES } else { 0 };
-    if let Some(of_row) = of_row {
+    let of_row = Planes::rows_of(plane, tile);
+    let whole = if of_row.is_some() && bias.row_step == 1 { count / V::LANES * V::LANES } else { 0 };
+    if let Some(of_row) = &of_row {
         for row in (0..whole).step_by(V::LANES) {
             for (i, to) in rows.chunks_exact_mut(TILE).take(V::LANES).enumerate() {
                 let from = of_row(row + i);
@@ -206,8 +206,17 @@ fn fill<V: Vector, T: Element>(
         }
     }
     for row in whole..count {
-        for key in 0..keys {
-            bias[(row, key)] = widen(Planes::at(plane, tile.rows.start + row, tile.keys.start + key));
+        match &of_row {
+            Some(of_row) => {
+                for (key, &x) in of_row(row).iter().enumerate() {
+                    bias[(row, key)] = widen(x);
+                }
+            }
+            None => {
+                for key in 0..keys {
+                    bias[(row, key)] = widen(Planes::at(plane, tile.rows.start + row, tile.keys.start + key));
+                }
+            }
         }
     }
 }

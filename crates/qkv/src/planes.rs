@@ -107,7 +107,8 @@ impl<'a, T> Planes<'a, T> {
 
     /// Whether the numbers of a row follow one another.
     pub(crate) fn rows_are_contiguous(&self) -> bool {
-        self.extents[3] <= 1 || self.count() == 0 || self.distinct(0).strides()[1] == 1
+        let [.., rows, columns] = self.extents;
+        columns <= 1 || rows == 0 || self.count() == 0 || self.distinct(0).strides()[1] == 1
     }
 
     /// Which of the distinct matrices that of a batch and head is.

@@ -181,10 +181,12 @@ impl<'a, T: Element> Problem<'a, T> {
             value: Planes::new("value", value.into_dyn(), &key_lead)?,
             terms,
         };
-        match plan::slowness(&problem).filter(|_| attention.strict) {
-            Some(slow) => Err(slow),
-            None => Ok(problem),
+        if attention.strict
+            && let Some(slow) = plan::slowness(&problem)
+        {
+            return Err(slow);
         }
+        Ok(problem)
     }
 }
 

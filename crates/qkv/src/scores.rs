@@ -25,7 +25,8 @@ impl<A: Real> ScoreScratch<A> {
     }
 
     pub(crate) fn bytes(cells: usize) -> usize {
-        cells * (1 + size_of::<A>()) + PADDING * TILE * size_of::<A>()
+        // Two of bytes, and what closures compute in f64.
+        cells * (2 + size_of::<f64>() + size_of::<A>()) + PADDING * TILE * size_of::<A>()
     }
 }
 
@@ -72,7 +73,8 @@ pub(crate) struct TakeTo<'k, 't, A> {
     pub(crate) terms: &'k Terms<'t>,
     pub(crate) tile: &'k Tile,
     pub(crate) sort: Sort,
-    /// The number of cells is a multiple of the lanes; those outside the tile hold numbers of no meaning. Left so all over.
+    /// The number of cells is a multiple of the lanes; those outside the tile hold numbers of no meaning.
+    /// Overwritten: afterwards all do.
     pub(crate) products: Grid<'k, A>,
     /// Where the scores go, cell by cell.
     pub(crate) scores: &'k mut [A],

@@ -102,7 +102,7 @@ pub(crate) fn cut(
     })
 }
 
-/// Tiles of a mask that one thread sorts sooner than another wakes up; they are kept without an allocation.
+/// Tiles of a mask that one thread sorts sooner than another wakes up; so many are kept without an allocation.
 const SMALL: usize = 16;
 
 /// A stored mask sorted into tiles, once for a call: a byte for each tile of the mask that was handed in.
@@ -154,7 +154,9 @@ impl TileMap {
             }
         };
         let mut sorts = SmallVec::new();
-        if count <= SMALL {
+        let cells = planes.count().saturating_mul(rows).saturating_mul(columns);
+        if cells <= SMALL * Self::BLOCK * Self::BLOCK {
+            sorts.try_reserve_exact(count).map_err(|_| no_memory())?;
             sorts.extend((0..count).map(sort_of));
         } else {
             let mut sorted = Vec::new();

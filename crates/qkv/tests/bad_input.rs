@@ -378,6 +378,14 @@ fn lengths_without_bound_never_panic() {
     // Keys without numbers can be as many as an index can count.
     let query = ArrayD::<f32>::zeros(vec![1, 0]);
     let key = ArrayD::<f32>::zeros(vec![isize::MAX as usize, 0]);
+    // And queries that there are none of, as long.
+    for dim in [1 << 40, 1 << 58] {
+        let none = ArrayD::<f32>::zeros(vec![0, dim]);
+        let attention = Attention::new();
+        let call = || attention.call(none.view(), none.view(), none.view());
+        assert!(call().lse().weights().run().unwrap().output.is_empty());
+        assert_eq!(call().plan().unwrap().scratch_bytes, 0);
+    }
     let ends = Attention::new().key_offset(1 << 61).causal(Alignment::BottomRight);
     let result = ends.forward(query.view(), key.view(), key.view());
     assert!(matches!(result, Err(Error::Value { argument: "query_offset", .. })), "{:?}", result.err());

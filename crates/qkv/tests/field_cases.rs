@@ -518,3 +518,19 @@ fn asking_for_weights_changes_no_output_and_a_hidden_head_has_none() {
         assert!((0..8).all(|c| !hidden || bits(got.output[[b, h, i, c]]) == 0));
     }
 }
+
+/// Masks are sorted by blocks of 64 queries, which some rows of a head need not begin with.
+#[test]
+fn traced_rows_across_blocks_see_what_they_see_in_the_whole() {
+    let (heads, len) = (2, 130);
+    let [q, k, v] = grids::<f32>([&[1, heads, len, 8]; 3]);
+    let ids = ndarray::Array1::from_shape_fn(len, |i| i64::from(i >= 70));
+    let late = ArrayD::from_shape_fn(vec![len, len], |at| at[0] >= 70 || at[1] < 64);
+    for attention in [Attention::new().segments(ids.view(), ids.view()), Attention::new().mask(late.view())] {
+        let call = || attention.call(q.view(), k.view(), v.view());
+        let whole = call().trace().unwrap();
+        let rows = call().trace_head((0, 1), 10..74).unwrap();
+        let own = whole.weights.slice(s![0, 1, 10..74, ..]);
+        same_bits("weights", rows.weights.into_dyn().view(), own.into_dyn());
+    }
+}

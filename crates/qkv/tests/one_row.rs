@@ -46,7 +46,7 @@ const LEN: usize = 1100;
 fn a_row_alone_is_the_row_of_the_whole_call() {
     let arrays = Arrays::new(LEN, LEN);
     let whole = arrays.forward(&Attention::new().causal(Alignment::TopLeft));
-    for row in [0, 1, 63, 64, 511, 512, 1023, 1024, LEN - 1] {
+    for row in [0, 1, 63, 64, 127, 128, 511, 512, 1023, 1024, LEN - 1] {
         let offset = Alignment::Offset(row as i64);
         for alone in ways(&Attention::new().causal(offset)) {
             let query = rows(&arrays.query, row..row + 1);

@@ -135,6 +135,10 @@ fn a_strict_call_refuses_what_would_be_slower_than_it_could_be() {
         arrays[at] = strided;
         refused(&Attention::new(), arrays, &format!("a {name} that is read number by number"));
     }
+    // Nothing is slow about nothing, whose strides mean nothing.
+    let (no_keys, no_queries) = (Array4::<f32>::zeros((1, 2, 0, 8)), Array4::<f32>::zeros((1, 2, 0, 8)));
+    Attention::new().strict().forward(many(), no_keys.view(), no_keys.view()).unwrap();
+    Attention::new().strict().forward(no_queries.view(), many(), many()).unwrap();
     // What is already fastest may be asked for.
     let asked = Attention::new().path(Path::Prefill).simd(Simd::best()).strict();
     asked.forward(many(), many(), many()).unwrap();

@@ -23,10 +23,10 @@ pub(crate) const QUERIES: usize = 16;
 /// Heads of a group whose rows are handed over without an allocation.
 pub(crate) const GROUP: usize = 8;
 
-/// Vectors of keys, or of value columns, whose chains run side by side against [`CHAINS`] rows.
+/// Vectors, of keys or value columns, held against [`CHAINS`] rows at once: eight sums, as many as two units of four cycles want.
 const VECTORS: usize = 2;
 const CHAINS: usize = 4;
-/// As many of the rows that are left.
+/// Rows at once where fewer are left.
 const FEWER: usize = 2;
 
 /// A thread's buffers, for blocks of up to [`QUERIES`] queries of each head of a group.

@@ -26,7 +26,7 @@ pub(crate) trait Arrays<A>: Sync {
     /// Some rows as they lie in memory, if they are of the accumulator type and already `stride` apart without padding.
     fn in_place(&self, role: Role, at: (usize, usize), rows: Range<usize>, stride: usize) -> Option<&[A]>;
 
-    /// The same transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
+    /// Some rows of a batch and head, transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
     fn columns(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
 
     /// The memory of those rows that exist, if it is all of a piece.

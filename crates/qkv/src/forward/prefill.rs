@@ -3,7 +3,7 @@
 //! A block of queries is cut into panels, as many queries as a few vectors hold, and each is transposed once. Then each
 //! number of a key, and of a value, meets the panel's vectors, so that maxima and sums need no step across lanes and
 //! the weights come out as the second product wants them. A tile is taken into the states panel by panel, while its keys
-//! and values are near.
+//! and values are in the caches.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::tile::{CHUNK, Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// Keys, or value columns, whose chains run side by side.
 const CHAINS: usize = 6;
-/// As many of what is left: 64 is ten times 6, and 4.
+/// As many where fewer are left: 64 is ten times 6, and 4.
 const FEWER: usize = 4;
 
 /// A thread's buffers, for blocks of up to [`QUERY_BLOCK`] queries.
@@ -216,7 +216,7 @@ struct TileRows<'t, A> {
     key: &'t [A],
     /// `(keys, dim_value)`
     value: &'t [A],
-    /// Whether all values are.
+    /// Whether all values are finite.
     finite: bool,
 }
 
@@ -391,7 +391,7 @@ impl<A: Real> Scratch<A> {
 
     /// [`mix_all`](Self::mix_all) for a few columns, from `column` of `columns` on.
     #[inline(always)]
-    fn mix<V: Vector<Lane = A>, const CHAINS: usize, const R: usize, const SELECT: bool>(
+    fn mix<V: Vector<Lane = A>, const COLUMNS: usize, const R: usize, const SELECT: bool>(
         &mut self,
         value: &[A],
         (column, columns): (usize, usize),
@@ -400,7 +400,7 @@ impl<A: Real> Scratch<A> {
     ) {
         let lanes = R * V::LANES;
         let steps = value.len() / columns;
-        let mut sums = [[V::splat(A::ZERO); R]; CHAINS];
+        let mut sums = [[V::splat(A::ZERO); R]; COLUMNS];
         let at = |chain: usize, r: usize| (column + chain) * width + first + r * V::LANES;
         for (chain, sums) in sums.iter_mut().enumerate() {
             for (r, sum) in sums.iter_mut().enumerate() {

@@ -49,13 +49,13 @@ impl<'o, O: Element> Rows<'o, O> {
         (Self { batch, head, first, output, stats, finish }, last)
     }
 
-    /// Blocks of up to `count` rows that begin at multiples of it, last first: with a causal mask those are the
-    /// heaviest.
+    /// Blocks of up to `count` rows, cut where queries are multiples of it as masks are sorted, last first: with a causal mask
+    /// those are the heaviest.
     pub(crate) fn blocks(self, count: usize) -> impl Iterator<Item = Self> {
         let mut rest = Some(self);
         std::iter::from_fn(move || {
             let rows = rest.take()?;
-            if (1..=count).contains(&rows.len()) {
+            if rows.len() > 0 && rows.first / count == (rows.first + rows.len() - 1) / count {
                 return Some(rows);
             }
             let (before, last) = rows.last_block(count)?;
@@ -66,7 +66,7 @@ impl<'o, O: Element> Rows<'o, O> {
 
     /// What comes before the last block, and that block.
     pub(crate) fn last_block(self, count: usize) -> Option<(Self, Self)> {
-        let ragged = self.len() % count;
+        let ragged = (self.first + self.len()) % count;
         (self.len() > 0).then(|| self.split_last(if ragged == 0 { count } else { ragged }))
     }
 
@@ -84,6 +84,7 @@ impl<'o, O: Element> Rows<'o, O> {
         }
         let mut to = self.output.row_mut(row);
         match self.finish {
+            // A slice is gone through faster.
             Finish::Mean => match to.as_slice_mut() {
                 Some(to) => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
                 None => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
@@ -203,7 +204,8 @@ impl<'o, O: Element> Heads<'o, O> {
 
     /// Into how many blocks of up to `rows` they are cut.
     pub(crate) fn blocks(&self, rows: usize) -> usize {
-        self.left * self.rows_of_head.div_ceil(rows)
+        let (_, _, first) = self.next;
+        self.left * (first % rows + self.rows_of_head).div_ceil(rows)
     }
 }
 

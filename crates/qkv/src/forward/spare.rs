@@ -7,8 +7,8 @@ use std::any::Any;
 use std::cell::Cell;
 
 /// Larger buffers are not kept: their work takes longer than getting them, and a thread should not hold much. Dimensions up
-/// to 128 in f32 are within it.
-const KEPT_BYTES: usize = 1 << 18;
+/// to 128 in f32 are within it, whatever the lengths of a small call.
+const KEPT_BYTES: usize = 1 << 19;
 
 thread_local! {
     /// Those of the thread's last small call, while no call of this thread uses them.

@@ -142,6 +142,10 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
+    // Else buffers would be made for nothing, and of whatever size.
+    if heads.rows() == 0 {
+        return Ok(());
+    }
     match plan::choose(&problem.terms).0 {
         Path::Prefill => by_prefill(problem, heads, progress),
         Path::Decode => by_decode(problem, heads, progress),
@@ -336,6 +340,10 @@ where
     T: Element,
     O: Element<Accumulator = T::Accumulator>,
 {
+    // Else buffers would be made for nothing, and of whatever size.
+    if heads.rows() == 0 {
+        return Ok(());
+    }
     let threads = plan::threads(&problem.terms, heads.rows());
     let tasks = (heads.blocks(QUERY_BLOCK), heads.flat_map(|rows| rows.blocks(QUERY_BLOCK)));
     // Those of attention too, so that a small call has one set of them.

@@ -59,13 +59,13 @@ pub trait Vector: Copy {
     /// `then` where `self == other`, else `otherwise` (so too where either is NaN).
     fn if_equal(self, other: Self, then: Self, otherwise: Self) -> Self;
 
-    /// -∞ in the lanes whose byte is 0, which is of the slice's first.
+    /// -∞ in each lane whose byte is 0: lane i goes by byte i, of at least as many as there are lanes.
     #[inline(always)]
     fn or_masked(self, visible: &[u8]) -> Self {
         let mut lanes = [Self::Lane::ZERO; PADDING];
         self.store(&mut lanes);
-        for (lane, &visible) in lanes[..Self::LANES].iter_mut().zip(visible) {
-            *lane = if visible != 0 { *lane } else { Self::Lane::NEG_INFINITY };
+        for (lane, visible) in lanes[..Self::LANES].iter_mut().zip(&visible[..Self::LANES]) {
+            *lane = if *visible != 0 { *lane } else { Self::Lane::NEG_INFINITY };
         }
         Self::load(&lanes)
     }
@@ -82,7 +82,8 @@ pub trait Vector: Copy {
         one_by_one(|lane| Self::Lane::from_f64(from[lane].to_f64()))
     }
 
-    /// Of `LANES` rows of `LANES` numbers the columns, each handed to `column` with its number.
+    /// Of `LANES` rows of `LANES` numbers the columns, each handed to `column` with its number. Both are asked for numbers
+    /// below `LANES` alone, which `transpose.rs` relies on.
     #[inline(always)]
     fn transpose(row: impl Fn(usize) -> Self, mut column: impl FnMut(usize, Self)) {
         let mut square = [[Self::Lane::ZERO; PADDING]; PADDING];

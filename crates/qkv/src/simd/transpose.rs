@@ -26,11 +26,11 @@ pub(crate) fn transpose<T: Element, V: Vector<Lane = T::Accumulator>>(
     assert!((columns - 1).saturating_mul(stride).saturating_add(V::LANES) <= to.len());
     for first in (0..columns).step_by(V::LANES) {
         V::transpose(
-            // SAFETY: there are as many rows as lanes, and each has the columns.
+            // SAFETY: `i` is below the lanes, as many as there are rows, and each row has the columns.
             |i| T::load(unsafe { rows.get_unchecked(i).get_unchecked(first..first + V::LANES) }),
             |column, lanes: V| {
                 let at = (first + column) * stride;
-                // SAFETY: asserted above for the last column.
+                // SAFETY: `column` is below the lanes, and the assertion above is for the last of all columns.
                 lanes.store(unsafe { to.get_unchecked_mut(at..at + V::LANES) });
             },
         );
