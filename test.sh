@@ -36,9 +36,10 @@ hunts() {
         return
     fi
     target=$(rustc -vV | sed -n 's/^host: //p')
+    # Those of whole calls: each build of the kernels takes minutes, and unit tests would want one more.
     step "memory errors: the tests under AddressSanitizer"
     RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-        cargo "+$toolchain" test --locked -p qkv -p qkv-io --lib --tests --target "$target" --target-dir target/asan
+        cargo "+$toolchain" test --locked -p qkv -p qkv-io --test '*' --target "$target" --target-dir target/asan
     step "fuzzing, ${FUZZ_SECONDS:=20} seconds for each target"
     have_tool cargo-fuzz
     for fuzz_target in read_npy read_npz read_safetensors forward; do
@@ -51,8 +52,6 @@ tests() {
     cargo test --locked --workspace
     step "tests, as released"
     cargo test --locked --workspace --release
-    step "benchmarks, each call once"
-    cargo bench --locked -p qkv --bench kernels -- --test
 }
 
 # Each on a line of its own: in an && list a failure inside a function would not stop the script.
