@@ -7,14 +7,13 @@ mod support;
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use ndarray::{Array, ArrayD, ArrayViewD, Axis, Dimension, IxDyn};
 use qkv::{
-    Alibi, Alignment, Attention, AttentionOutput, Call, Element, Hint, MaskFn, Path, Real, Region, Simd,
-    Stage, Trace, bf16, error_limit, f16,
+    Alibi, Alignment, Attention, AttentionOutput, Call, Element, Hint, Path, Real, Region, Simd, Stage,
+    Trace, bf16, error_limit, f16,
 };
-use support::{Rng, laid_out, same_bits};
+use support::{Rng, Watch, laid_out, same_bits};
 
 /// One choice from each list, by its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -472,39 +471,16 @@ impl Options {
     }
 }
 
-/// Remembers the largest region that it was asked about, as a whole or pair by pair.
-#[derive(Default)]
-struct Watch(Mutex<(usize, usize)>);
-
-impl Watch {
-    fn see(&self, region: &Region) {
-        let mut largest = self.0.lock().unwrap();
-        let queries = (region.queries.end - region.queries.start) as usize;
-        *largest = (queries.max(largest.0), region.width().max(largest.1));
-    }
-}
-
-impl MaskFn for Watch {
-    fn fill(&self, region: &Region, _: &mut [bool]) {
-        self.see(region);
-    }
-
-    fn hint(&self, region: &Region) -> Hint {
-        self.see(region);
-        Hint::Mixed
-    }
-}
-
 /// A mask sees how a path asks: the scalar program pair by pair, decode for few queries of whole tiles, prefill
 /// for many.
 #[test]
 fn the_path_that_is_asked_for_is_the_one_that_runs() {
     let array = support::grid::<f32>(&[1, 1, 130, 8], 0);
     for (path, queries, keys) in [(Path::Scalar, 1, 1), (Path::Decode, 16, 64), (Path::Prefill, 64, 64)] {
-        let watch = Watch::default();
+        let watch = Watch::new(Hint::Mixed);
         let attention = Attention::new().mask_fn(&watch).path(path);
         attention.forward(array.view(), array.view(), array.view()).unwrap();
-        assert_eq!(*watch.0.lock().unwrap(), (queries, keys), "{path}");
+        assert_eq!(watch.largest(), (queries, keys), "{path}");
         let plan = attention.call(array.view(), array.view(), array.view()).plan().unwrap();
         assert_eq!(plan.path, path);
     }

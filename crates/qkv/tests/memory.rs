@@ -2,48 +2,16 @@
 //!
 //! The allocator of this file counts, so all is measured in one test at a time.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use counting::{Counting, Taken, measured};
 use ndarray::{Array1, Array2, ArrayD};
 use qkv::{Alignment, Attention, Element, Path, bf16};
 use support::{Views, grid, grids, views};
-
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-fn taken(bytes: usize) {
-    let now = NOW.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(now, Ordering::Relaxed);
-    COUNT.fetch_add(1, Ordering::Relaxed);
-}
-
-// SAFETY: all is handed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        taken(layout.size());
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        taken(layout.size());
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -51,23 +19,14 @@ static ALLOCATOR: Counting = Counting;
 /// One at a time.
 static MEASURING: Mutex<()> = Mutex::new(());
 
-/// Peak bytes beyond what was there before, and how many allocations there were.
-fn measured(run: impl FnOnce()) -> (usize, usize) {
-    let (before, count) = (NOW.load(Ordering::Relaxed), COUNT.load(Ordering::Relaxed));
-    PEAK.store(before, Ordering::Relaxed);
-    run();
-    (PEAK.load(Ordering::Relaxed) - before, COUNT.load(Ordering::Relaxed) - count)
-}
-
-fn into<T: Element>(
-    attention: &Attention<'_>,
-    [q, k, v]: Views<'_, T>,
-    output: &mut ArrayD<T>,
-) -> (usize, usize) {
+fn into<T: Element>(attention: &Attention<'_>, [q, k, v]: Views<'_, T>, output: &mut ArrayD<T>) -> Taken {
     // Scratch is for each thread, so their number is fixed; the first broadcast starts them all.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     pool.broadcast(|_| ());
-    pool.install(|| measured(|| attention.forward_into(q, k, v, output.view_mut()).unwrap()))
+    let run = || attention.forward_into(q, k, v, output.view_mut()).unwrap();
+    let ((), taken) = pool.install(|| measured(run));
+    assert!(taken.peak_bytes > 0, "nothing counts");
+    taken
 }
 
 /// nanochat #825, tabfm #80, transformers #46960, tt-metal #12309: a path that keeps scores for every pair.
@@ -76,6 +35,7 @@ fn no_option_needs_memory_for_every_pair_or_a_copy_of_the_keys() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     // Scores of one head would take 4 MB, a copy of the keys 8 MB, a mask expanded to all heads 8 MB.
     const LIMIT: usize = 1 << 20;
+    let check = |what: &str, taken: Taken| assert!(taken.peak_bytes < LIMIT, "{what}: {taken:?}");
     let (query, key) = ([1, 8, 256, 64], [1, 8, 4096, 64]);
     let (few, narrow) = ([1, 2, 4096, 64], [1, 8, 4096, 32]);
     let row = Array1::from_shape_fn(4096, |j| j % 3 != 0);
@@ -94,10 +54,8 @@ fn no_option_needs_memory_for_every_pair_or_a_copy_of_the_keys() {
         ("softcap, sinks", plain.clone().softcap(5.0).sinks([1.0; 8])),
         ("decode", plain.clone().path(Path::Decode)),
     ] {
-        let (peak, _) = into(&attention, views(&single), &mut output);
-        assert!(peak < LIMIT, "{what}: {peak} bytes");
+        check(what, into(&attention, views(&single), &mut output));
     }
-    let check = |what: &str, (peak, _): (usize, usize)| assert!(peak < LIMIT, "{what}: {peak} bytes");
     let grouped = [single[0].view(), grid_view(&single[1], &few), grid_view(&single[2], &few)];
     check("grouped heads", into(&plain, grouped, &mut output));
     let narrow_value = support::part(single[2].view(), 3, 0..32);
@@ -124,8 +82,8 @@ fn decoding_a_token_copies_no_key() {
     let (query, key) = ([1, 32, 1, 64], [1, 8, 4096, 64]);
     let arrays = grids::<f32>([&query, &key, &key]);
     let mut output = grid::<f32>(&query, 0);
-    let (peak, _) = into(&Attention::new(), views(&arrays), &mut output);
-    assert!(peak < 2 << 20, "{peak} bytes");
+    let taken = into(&Attention::new(), views(&arrays), &mut output);
+    assert!(taken.peak_bytes < 2 << 20, "{taken:?}");
 }
 
 #[test]
@@ -135,7 +93,7 @@ fn nothing_is_allocated_for_each_row_or_tile() {
         let (query, key) = ([1, 1, len_query, 8], [1, 1, len_key, 8]);
         let arrays = grids::<f32>([&query, &key, &key]);
         let mut output = grid::<f32>(&query, 0);
-        into(&attention.clone().path(path), views(&arrays), &mut output).1
+        into(&attention.clone().path(path), views(&arrays), &mut output).count
     };
     let plain = Attention::new();
     let causal = plain.clone().causal(Alignment::BottomRight).window(Some(255), None);

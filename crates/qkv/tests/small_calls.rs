@@ -2,38 +2,19 @@
 //!
 //! Nothing in this file may start rayon's global pool.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use counting::{Counting, measured};
 use ndarray::{Array, Array2, Dimension, Ix2, Ix3, Ix4, IxDyn};
 use qkv::{Alibi, Alignment, Attention, Element, Path, Region, bf16};
 use support::{grids, same_bits};
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: all is handed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -49,11 +30,9 @@ fn counted<T: Element, D: Dimension>(attention: &Attention<'_>, arrays: &[Array<
         attention.forward(q, k, v).unwrap()
     };
     let first = forward();
-    let before = COUNT.get();
-    let second = forward();
-    let count = COUNT.get() - before;
+    let (second, taken) = measured(forward);
     same_bits("a second call", second.view().into_dyn(), first.view().into_dyn());
-    count
+    taken.count_of_thread
 }
 
 fn allocates_only_the_output<T: Element>(what: &str, attention: &Attention<'_>) {

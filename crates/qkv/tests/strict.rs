@@ -1,36 +1,13 @@
 //! No option leads to a slow path: which kernel runs for each, and what a strict call refuses.
 
-use std::sync::Mutex;
+mod support;
 
 use ndarray::{Array1, Array2, Array4, ArrayView4, Axis, s};
-use qkv::{Alibi, Alignment, Attention, Element, Error, Hint, MaskFn, Path, Region, Simd, bf16, f16};
-
-/// Remembers the most queries that it was asked about at once, as a whole or pair by pair.
-#[derive(Default)]
-struct Watch(Mutex<u64>);
-
-impl Watch {
-    fn see(&self, region: &Region) {
-        let mut most = self.0.lock().unwrap();
-        *most = (*most).max((region.queries.end - region.queries.start) as u64);
-    }
-}
-
-impl MaskFn for Watch {
-    fn fill(&self, region: &Region, _: &mut [bool]) {
-        self.see(region);
-    }
-
-    fn hint(&self, region: &Region) -> Hint {
-        self.see(region);
-        Hint::Full
-    }
-}
+use qkv::{Alibi, Alignment, Attention, Element, Error, Hint, Path, Region, Simd, bf16, f16};
+use support::{Watch, grid};
 
 fn array<T: Element>(heads: usize, len: usize, dim: usize) -> Array4<T> {
-    Array4::from_shape_fn((1, heads, len, dim), |(_, h, i, e)| {
-        T::round(<T::Accumulator as qkv::Real>::from_f64(((h * 7 + i * 5 + e * 3) % 13) as f64 * 0.2 - 1.2))
-    })
+    grid(&[1, heads, len, dim], 0).into_dimensionality().unwrap()
 }
 
 const LEN: usize = 130;
@@ -44,14 +21,14 @@ fn runs_fast<T: Element>(
     options: Attention<'_>,
 ) {
     for (len_query, path, queries) in [(1, Path::Decode, 1), (LEN, Path::Prefill, 64)] {
-        let watch = Watch::default();
+        let watch = Watch::new(Hint::Full);
         let query = array::<T>(4, LEN, key.shape()[3]);
         // The last rows, so that stored masks fit both.
         let query = query.slice(s![.., .., LEN - len_query.., ..]);
         let attention = options.clone().mask_fn(&watch).strict();
         let call = attention.call(query, key, value);
         call.lse().row_stats().run().unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(*watch.0.lock().unwrap(), queries, "{what}, {path}");
+        assert_eq!(watch.largest().0, queries, "{what}, {path}");
         assert_eq!(attention.call(query, key, value).plan().unwrap().path, path, "{what}");
     }
 }

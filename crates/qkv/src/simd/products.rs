@@ -92,7 +92,7 @@ pub(crate) fn accumulate<V: Vector, const CHAINS: usize, const VECTORS: usize>(
     for step in 0..steps {
         ahead.ask(step);
         let of_step = step * vectors.stride;
-        // Kept while each chain's number passes: on AVX2 sums, vectors and one number fill 15 of 16 registers.
+        // Kept while each chain's number passes: with twelve sums, two vectors and one number fill 15 registers.
         let mut loaded = [V::splat(V::Lane::ZERO); VECTORS];
         for (v, loaded) in loaded.iter_mut().enumerate() {
             let at = of_step + v * V::LANES;

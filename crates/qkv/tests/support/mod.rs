@@ -2,8 +2,10 @@
 #![allow(dead_code)] // each test file takes its part
 #![allow(clippy::print_stderr)] // the line that runs a failing case again
 
+use std::sync::Mutex;
+
 use ndarray::{ArrayD, ArrayViewD, ArrayViewMutD, Axis, IxDyn, Slice};
-use qkv::{Attention, AttentionOutput, Element, Path, Real, Simd};
+use qkv::{Attention, AttentionOutput, Element, Hint, MaskFn, Path, Real, Region, Simd};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Rng(u64);
@@ -292,5 +294,40 @@ pub fn shown(shape: &[usize]) -> String {
     match shape {
         [only] => format!("({only},)"),
         _ => format!("({})", shape.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// A mask that hides nothing and remembers the most queries and keys that it was asked about at once, as a whole or pair by
+/// pair: so a test sees which kernel ran.
+pub struct Watch {
+    hint: Hint,
+    largest: Mutex<(usize, usize)>,
+}
+
+impl Watch {
+    /// One that says this of each region.
+    pub fn new(hint: Hint) -> Self {
+        Self { hint, largest: Mutex::new((0, 0)) }
+    }
+
+    pub fn largest(&self) -> (usize, usize) {
+        *self.largest.lock().unwrap()
+    }
+
+    fn see(&self, region: &Region) {
+        let mut largest = self.largest.lock().unwrap();
+        let queries = (region.queries.end - region.queries.start) as usize;
+        *largest = (queries.max(largest.0), region.width().max(largest.1));
+    }
+}
+
+impl MaskFn for Watch {
+    fn fill(&self, region: &Region, _: &mut [bool]) {
+        self.see(region);
+    }
+
+    fn hint(&self, region: &Region) -> Hint {
+        self.see(region);
+        self.hint
     }
 }
