@@ -12,7 +12,7 @@ use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::mask::{Hint, Region, Visibility};
 use crate::planes::{DynView, Planes};
-use crate::simd::{PADDING, Vector, prefetch_after, transpose};
+use crate::simd::{PADDING, Register, Vector, prefetch_after, transpose};
 use crate::tile::{Grid, Pair, Sort, TILE, Tile, TileMap};
 
 /// An array that is added to the scores, of any of the four types whatever the queries have.
@@ -157,7 +157,7 @@ impl<'a> BiasPlanes<'a> {
 
     /// A tile's biases, by way of `rows`, which holds as many of its rows as a vector has lanes.
     #[inline(always)]
-    fn fill<V: Vector>(&self, tile: &Tile, bias: &mut Grid<'_, V::Lane>, rows: &mut [V::Lane]) {
+    fn fill<V: Register>(&self, tile: &Tile, bias: &mut Grid<'_, V::Lane>, rows: &mut [V::Lane]) {
         match &self.planes {
             TypedPlanes::F16(planes) => {
                 fill::<V, _>(planes, tile, bias, rows, |x| V::Lane::from_f32(x.widen()))
@@ -172,7 +172,7 @@ impl<'a> BiasPlanes<'a> {
 }
 
 #[inline(always)]
-fn fill<V: Vector, T: Element>(
+fn fill<V: Register, T: Element>(
     planes: &Planes<'_, T>,
     tile: &Tile,
     bias: &mut Grid<'_, V::Lane>,
@@ -266,7 +266,7 @@ impl Biases<'_> {
     /// Adds all biases of a tile to its scores. Where `visible` is given, a -∞ hides its pair; where it is not,
     /// [`sort`](Self::sort) found none.
     #[inline(always)]
-    pub(crate) fn add<V: Vector>(
+    pub(crate) fn add<V: Register>(
         &self,
         tile: &Tile,
         visibility: &Visibility<'_>,

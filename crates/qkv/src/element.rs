@@ -9,7 +9,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use half::{bf16, f16};
 use ndarray::LinalgScalar;
 
-use crate::simd::Vector;
+use crate::simd::Register;
 
 mod sealed {
     pub trait Sealed {}
@@ -51,7 +51,7 @@ pub trait Element:
     fn round(x: Self::Accumulator) -> Self;
 
     /// The first numbers of a slice that has enough for a vector, widened in registers.
-    fn load<V: Vector<Lane = Self::Accumulator>>(from: &[Self]) -> V;
+    fn load<V: Register<Lane = Self::Accumulator>>(from: &[Self]) -> V;
 
     /// The slice itself, where there is nothing to widen.
     fn as_wide(slice: &[Self]) -> Option<&[Self::Accumulator]>;
@@ -135,7 +135,7 @@ macro_rules! real {
             }
 
             #[inline(always)]
-            fn load<V: Vector<Lane = Self>>(from: &[Self]) -> V {
+            fn load<V: Register<Lane = Self>>(from: &[Self]) -> V {
                 V::load(from)
             }
 
@@ -208,7 +208,7 @@ macro_rules! half_float {
             }
 
             #[inline(always)]
-            fn load<V: Vector<Lane = f32>>(from: &[Self]) -> V {
+            fn load<V: Register<Lane = f32>>(from: &[Self]) -> V {
                 V::$load(from)
             }
 

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::simd::{Kernel, Simd, Vector};
+use crate::simd::{Kernel, Register, Simd};
 
 /// Rounds that a limit is the best of.
 const ROUNDS: usize = 10;
@@ -129,7 +129,7 @@ impl Kernel<f32> for MultiplyAdd {
     type Output = u64;
 
     #[inline(always)]
-    fn run<V: Vector<Lane = f32>>(self) -> u64 {
+    fn run<V: Register<Lane = f32>>(self) -> u64 {
         // Sums stay near 1, and the compiler knows neither them nor that they are alike.
         let factor = V::splat(black_box(0.5));
         let addend = V::splat(black_box(0.5));
@@ -153,7 +153,7 @@ impl Kernel<f32> for Read<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = f32>>(self) {
+    fn run<V: Register<Lane = f32>>(self) {
         let mut sums = [V::splat(0.0); READ_CHAINS];
         for block in self.part.chunks_exact(READ_CHAINS * V::LANES) {
             for (index, sum) in sums.iter_mut().enumerate() {
@@ -188,7 +188,7 @@ mod tests {
         type Output = usize;
 
         #[inline(always)]
-        fn run<V: Vector<Lane = f32>>(self) -> usize {
+        fn run<V: Register<Lane = f32>>(self) -> usize {
             V::LANES
         }
     }

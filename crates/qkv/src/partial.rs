@@ -13,12 +13,12 @@ use crate::forward::{self, Finish, Heads};
 use crate::problem::{Problem, check_sinks};
 use crate::simd::math::ln;
 use crate::simd::{FloatEnvironment, Simd};
-use crate::tile::CHUNK;
+use crate::tile::TILE;
 
 /// The unfinished state of every row over some keys: maximum, sum and weighted sum of values, before any rounding
 /// and without the sink.
 ///
-/// Where each partial holds a whole aligned subtree of chunks (128 · 2ⁿ keys from a multiple of that position on; the
+/// Where each partial holds a whole aligned subtree of tiles (64 · 2ⁿ keys from a multiple of that position on; the
 /// last may be shorter), merging them gives the bits of one call over all keys. Otherwise the result is
 /// within the error law.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ pub fn merge<T: Element, D: Dimension>(
     let rows = Heads::all(output.view_mut(), first.heads, Some(both), Finish::Mean);
     let states: Vec<_> = sorted
         .iter()
-        .map(|partial| (partial.key_offset as u64 / CHUNK as u64, partial.states.view()))
+        .map(|partial| (partial.key_offset as u64 / TILE as u64, partial.states.view()))
         .collect();
     let sink = |head: usize| sinks.map(|sinks| T::Accumulator::from_f64(sinks[head]));
     T::join(rows, &states, &sink, first.simd)?;

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::forward::{DECODE_QUERIES, DecodeScratch, PrefillScratch};
 use crate::problem::{Path, Problem, Terms};
 use crate::simd::Simd;
-use crate::tile::{CHUNK, QUERY_BLOCK, Sort, TILE, Tile, TileMap, cut};
+use crate::tile::{QUERY_BLOCK, Sort, TILE, Tile, TileMap, cut};
 
 /// With fewer queries than this decode is faster, as measured with vectors of eight.
 const FEW_QUERIES: usize = 8;
@@ -68,20 +68,20 @@ pub(crate) fn slowness<T: Element>(problem: &Problem<'_, T>) -> Option<Error> {
     None
 }
 
-/// The spans of keys that the decode path works on apart, each with the number of its first chunk: aligned powers of
-/// two of chunks, as many as keep all threads busy.
+/// The spans of keys that the decode path works on apart, each with the number of its first tile: aligned powers of
+/// two of tiles, as many as keep all threads busy.
 pub(crate) fn decode_spans(terms: &Terms<'_>, threads: usize) -> SmallVec<[(u64, Range<usize>); 1]> {
     let blocks = terms.len_query.div_ceil(DECODE_QUERIES);
     let tasks = (terms.batches * terms.heads / terms.group * blocks).max(1);
     let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks) };
     let key_offset = terms.visibility.key_offset;
     if wanted == 1 || terms.len_key == 0 {
-        return smallvec![(key_offset as u64 / CHUNK as u64, 0..terms.len_key)];
+        return smallvec![(key_offset as u64 / TILE as u64, 0..terms.len_key)];
     }
-    let chunks = terms.len_key.div_ceil(CHUNK);
-    let chunks_of_span = chunks.div_ceil(wanted).max(1).next_power_of_two();
-    cut(0..terms.len_key, key_offset, chunks_of_span.saturating_mul(CHUNK))
-        .map(|(number, keys)| (number * chunks_of_span as u64, keys))
+    let tiles = terms.len_key.div_ceil(TILE);
+    let tiles_of_span = tiles.div_ceil(wanted).max(1).next_power_of_two();
+    cut(0..terms.len_key, key_offset, tiles_of_span.saturating_mul(TILE))
+        .map(|(number, keys)| (number * tiles_of_span as u64, keys))
         .collect()
 }
 
@@ -141,11 +141,11 @@ impl Plan {
         };
         let numbers = heads * terms.len_query * (terms.dim + terms.dim_value)
             + heads / terms.group * terms.len_key * (terms.dim + terms.dim_value);
-        let chunks = terms.len_key.div_ceil(CHUNK);
+        let tiles_of_row = terms.len_key.div_ceil(TILE);
         let (dim, dim_value) = (terms.dim, terms.dim_value);
         let scratch = match path {
             _ if empty => 0,
-            Path::Prefill => PrefillScratch::<T::Accumulator>::bytes(dim, dim_value, chunks),
+            Path::Prefill => PrefillScratch::<T::Accumulator>::bytes(dim, dim_value, tiles_of_row),
             Path::Decode => DecodeScratch::<T::Accumulator>::bytes(terms),
             Path::Scalar => (64 + 2) * (dim_value + 2) * size_of::<T::Accumulator>(),
         };

@@ -9,7 +9,7 @@ use crate::element::{Element, Real};
 use crate::problem::{Problem, Stage};
 use crate::simd::Vector;
 use crate::simd::math::{exp, tanh};
-use crate::tile::{CHUNK, Pair, TILE};
+use crate::tile::{Pair, TILE};
 
 /// Maximum, sum and output of a row over some keys.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,17 +115,17 @@ fn rounded_bias<A: Real>(bias: f64) -> A {
     if bias.is_infinite() { A::from_f64(bias) } else { A::from_f64(bias.clamp(-largest, largest)) }
 }
 
-/// Neighbouring keys, cut where their absolute positions pass a multiple of `unit`; each piece with its number.
-fn pieces<T: Element>(problem: &Problem<'_, T>, keys: Range<usize>, unit: usize) -> Vec<(u64, Range<usize>)> {
-    let number = |key: usize| (problem.terms.visibility.key_offset as u64 + key as u64) / unit as u64;
-    let mut pieces: Vec<(u64, Range<usize>)> = Vec::new();
-    for key in keys {
-        match pieces.last_mut() {
-            Some((last, piece)) if *last == number(key) => piece.end = key + 1,
-            _ => pieces.push((number(key), key..key + 1)),
+/// All keys, cut where their absolute positions pass a multiple of [`TILE`]; each tile with its number.
+fn tiles<T: Element>(problem: &Problem<'_, T>) -> Vec<(u64, Range<usize>)> {
+    let number = |key: usize| (problem.terms.visibility.key_offset as u64 + key as u64) / TILE as u64;
+    let mut tiles: Vec<(u64, Range<usize>)> = Vec::new();
+    for key in 0..problem.terms.len_key {
+        match tiles.last_mut() {
+            Some((last, tile)) if *last == number(key) => tile.end = key + 1,
+            _ => tiles.push((number(key), key..key + 1)),
         }
     }
-    pieces
+    tiles
 }
 
 /// The state of a row over all keys, without the sink.
@@ -134,10 +134,10 @@ pub(crate) fn row<T: Element>(
     (batch, head, query): (usize, usize, usize),
 ) -> State<T::Accumulator> {
     let empty = || State::empty(problem.terms.dim_value);
-    // A binary counter over absolute chunks: subtree[i] covers 2^i chunks or is empty.
+    // A binary counter over absolute tiles: subtree[i] covers 2^i tiles or is empty.
     let mut subtrees: Vec<State<T::Accumulator>> = vec![empty(); 64];
-    for (number, keys) in pieces(problem, 0..problem.terms.len_key, CHUNK) {
-        let mut node = chunk(problem, Pair { batch, head, query, key: 0 }, keys);
+    for (number, keys) in tiles(problem) {
+        let mut node = tile(problem, Pair { batch, head, query, key: 0 }, keys);
         let mut level = 0;
         while number >> level & 1 == 1 {
             node = State::merge(std::mem::replace(&mut subtrees[level], empty()), node);
@@ -148,40 +148,20 @@ pub(crate) fn row<T: Element>(
     subtrees.into_iter().fold(empty(), |newer, older| State::merge(older, newer))
 }
 
-fn chunk<T: Element>(problem: &Problem<'_, T>, row: Pair, keys: Range<usize>) -> State<T::Accumulator> {
+fn tile<T: Element>(problem: &Problem<'_, T>, row: Pair, keys: Range<usize>) -> State<T::Accumulator> {
     let mut state = State::empty(problem.terms.dim_value);
-    for (_, keys) in pieces(problem, keys, TILE) {
-        let scores: Vec<_> =
-            keys.clone().map(|key| score(problem, Pair { key, ..row }, Stage::Masked)).collect();
-        push_tile(problem, row, &mut state, keys, &scores);
-    }
-    state
-}
-
-fn push_tile<T: Element>(
-    problem: &Problem<'_, T>,
-    row: Pair,
-    state: &mut State<T::Accumulator>,
-    keys: Range<usize>,
-    scores: &[Option<T::Accumulator>],
-) {
-    let mut tile_max = T::Accumulator::NEG_INFINITY;
+    let scores: Vec<_> = keys.clone().map(|key| score(problem, Pair { key, ..row }, Stage::Masked)).collect();
     for &s in scores.iter().flatten() {
         // NaN is never greater, so it is ignored here and shows up in the sum.
-        tile_max = if s > tile_max { s } else { tile_max };
+        state.max = if s > state.max { s } else { state.max };
     }
-    tile_max = tile_max + T::Accumulator::ZERO;
-    if tile_max > state.max {
-        let a = exp(state.max - tile_max);
-        state.sum = state.sum * a;
-        state.output.iter_mut().for_each(|o| *o = *o * a);
-        state.max = tile_max;
-    }
+    // + 0: a maximum of -0 and one of +0 must not differ.
+    state.max = state.max + T::Accumulator::ZERO;
     // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
     let reference = if state.max == T::Accumulator::NEG_INFINITY { T::Accumulator::ZERO } else { state.max };
     let values = problem.value.get(row.batch, problem.terms.key_head(row.head));
     for (key, s) in keys.zip(scores) {
-        if let Some(s) = *s {
+        if let Some(s) = s {
             let p = exp(s - reference);
             state.sum = state.sum + p;
             for (o, &v) in state.output.iter_mut().zip(values.row(key)) {
@@ -189,6 +169,7 @@ fn push_tile<T: Element>(
             }
         }
     }
+    state
 }
 
 /// The weight of a pair, from the row's state with its sink.

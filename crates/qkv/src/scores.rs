@@ -6,7 +6,7 @@ use crate::bias::BiasScratch;
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::simd::math::tanh;
-use crate::simd::{Kernel, PADDING, Vector};
+use crate::simd::{Kernel, PADDING, Register, Vector};
 use crate::tile::{Grid, Sort, TILE, Tile};
 
 /// Buffers for one tile.
@@ -85,7 +85,7 @@ impl<A: Real> Kernel<A> for TakeTo<'_, '_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = A>>(self) {
+    fn run<V: Register<Lane = A>>(self) {
         let Self { stage, terms, tile, sort, mut products, scores, scratch } = self;
         if let (true, Some(cap)) = (stage >= Stage::Softcapped, terms.softcap) {
             let inverse = V::splat(A::from_f64(1.0 / cap));

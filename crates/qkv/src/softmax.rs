@@ -1,5 +1,7 @@
-//! The online softmax of the fast paths: the states of a block of rows, and what happens to them when a tile is
-//! pushed, when two spans of keys merge, and when all is done.
+//! The online softmax of the fast paths: the states of a block of rows over a tile, what happens to them when two spans
+//! of keys merge, and when all is done.
+
+use std::ops::Range;
 
 use crate::element::Real;
 use crate::simd::Vector;
@@ -8,7 +10,7 @@ use crate::simd::math::exp;
 /// What is next to what in the output of a block of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Column by column, the rows of a column side by side: queries in the lanes.
+    /// A vector of rows after another, each `(columns, lanes)`: queries in the lanes.
     RowsInLanes,
     /// Row by row: value columns in the lanes.
     ColumnsInLanes,
@@ -22,18 +24,10 @@ pub(crate) struct States<A> {
     order: Order,
     rows: usize,
     columns: usize,
+    lanes: usize,
     pub(crate) max: Vec<A>,
     pub(crate) sum: Vec<A>,
     pub(crate) output: Vec<A>,
-}
-
-/// What follows for a vector of rows from their new maxima.
-#[derive(Clone, Copy)]
-pub(crate) struct Raised<V> {
-    /// What scores are to be reduced by.
-    pub(crate) reference: V,
-    /// What outputs are to be multiplied by: 1, which changes no bit, where a maximum did not grow.
-    pub(crate) factor: V,
 }
 
 impl<A: Real> States<A> {
@@ -43,6 +37,7 @@ impl<A: Real> States<A> {
             order,
             rows,
             columns,
+            lanes: 1,
             max: vec![A::NEG_INFINITY; rows],
             sum: vec![A::ZERO; rows],
             output: vec![A::ZERO; rows * columns],
@@ -53,43 +48,70 @@ impl<A: Real> States<A> {
         (rows * (columns + 2)) * size_of::<A>()
     }
 
-    /// Back to no keys seen, for another block of up to as many rows.
-    pub(crate) fn reset(&mut self, rows: usize) {
+    /// Makes room for a block of up to as many rows as there were at first. What the numbers are has no meaning.
+    #[inline(always)]
+    pub(crate) fn resize<V: Vector<Lane = A>>(&mut self, rows: usize) {
         self.rows = rows;
+        self.lanes = V::LANES;
         self.max.resize(rows, A::NEG_INFINITY);
         self.sum.resize(rows, A::ZERO);
         self.output.resize(rows * self.columns, A::ZERO);
-        self.max.fill(A::NEG_INFINITY);
-        self.sum.fill(A::ZERO);
-        self.output.fill(A::ZERO);
     }
 
-    /// Where a number of the output stands.
+    /// Some rows, whole vectors of them where rows are in the lanes, have seen no keys.
+    pub(crate) fn clear(&mut self, rows: Range<usize>) {
+        self.max[rows.clone()].fill(A::NEG_INFINITY);
+        self.sum[rows.clone()].fill(A::ZERO);
+        self.output[rows.start * self.columns..rows.end * self.columns].fill(A::ZERO);
+    }
+
+    /// Where the output of a row begins, and how far apart its columns are.
     #[inline(always)]
-    pub(crate) fn index(&self, row: usize, column: usize) -> usize {
+    fn line(&self, row: usize) -> (usize, usize) {
+        let (vector, lane) = (row / self.lanes, row % self.lanes);
         match self.order {
-            Order::RowsInLanes => column * self.rows + row,
-            Order::ColumnsInLanes => row * self.columns + column,
+            Order::RowsInLanes => (vector * self.lanes * self.columns + lane, self.lanes),
+            Order::ColumnsInLanes => (row * self.columns, 1),
         }
     }
 
-    /// Raises the maxima of a vector of rows, from padded row `at` on, to those of a new tile. What was summed under the
-    /// old ones is to be rescaled: the sums are, the outputs are left to the caller, who is about to add to them.
-    #[inline(always)]
-    pub(crate) fn raise<V: Vector<Lane = A>>(&mut self, at: usize, tile_max: V) -> Raised<V> {
-        let (zero, none) = (V::splat(A::ZERO), V::splat(A::NEG_INFINITY));
-        let old = V::load(&self.max[at..]);
-        // + 0: a maximum of -0 and one of +0 must not differ.
-        let tile = tile_max.add(zero);
-        let max = old.if_less(tile, tile, old);
-        let factor = old.if_less(tile, exp(old.sub(tile)), V::splat(A::ONE));
-        V::load(&self.sum[at..]).mul(factor).store(&mut self.sum[at..]);
-        max.store(&mut self.max[at..]);
-        // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
-        Raised { reference: max.if_equal(none, zero, max), factor }
+    /// The output of a row, column by column.
+    pub(crate) fn output_of(&self, row: usize) -> impl Iterator<Item = A> + '_ {
+        let (start, step) = self.line(row);
+        self.output.iter().skip(start).step_by(step).take(self.columns).copied()
     }
 
-    /// Appends the states of the keys that follow.
+    /// Writes the output of a row; for columns in the lanes.
+    pub(crate) fn set_output(&mut self, row: usize, output: &[A]) {
+        self.output[row * self.columns..][..output.len()].copy_from_slice(output);
+    }
+
+    /// The output of a vector of rows, from `row` on, in some columns: `(columns, lanes)`; for rows in the lanes.
+    #[inline(always)]
+    pub(crate) fn columns<V: Vector<Lane = A>>(&mut self, row: usize, columns: Range<usize>) -> &mut [A] {
+        let start = row * self.columns + columns.start * V::LANES;
+        &mut self.output[start..][..columns.len() * V::LANES]
+    }
+
+    /// Numbers that lie together in the output and come from one vector of rows, or from one row.
+    #[inline(always)]
+    fn line_len<V: Vector>(&self) -> usize {
+        match self.order {
+            Order::RowsInLanes => self.columns * V::LANES,
+            Order::ColumnsInLanes => self.columns,
+        }
+    }
+
+    /// Of a number for each row, what goes with each vector of a line.
+    #[inline(always)]
+    fn of_line<V: Vector<Lane = A>>(&self, of_rows: &[A], line: usize) -> V {
+        match self.order {
+            Order::RowsInLanes => V::load(&of_rows[line * V::LANES..]),
+            Order::ColumnsInLanes => V::splat(of_rows[line]),
+        }
+    }
+
+    /// Appends the states of the keys that follow; `a` and `b` have room for a number for each row.
     #[inline(always)]
     pub(crate) fn merge<V: Vector<Lane = A>>(&mut self, newer: &Self, a: &mut [A], b: &mut [A]) {
         let (zero, one, none) = (V::splat(A::ZERO), V::splat(A::ONE), V::splat(A::NEG_INFINITY));
@@ -109,56 +131,69 @@ impl<A: Real> States<A> {
             pass(new_share, zero, one).store(&mut b[at..]);
         }
         // The factors 0 and 1 leave an empty side's zeros out, but for the sign of a zero, which no result shows.
-        let line = match self.order {
-            Order::RowsInLanes => self.rows,
-            Order::ColumnsInLanes => self.columns,
-        };
-        let lines = self.output.chunks_exact_mut(line.max(1)).zip(newer.output.chunks_exact(line.max(1)));
-        for (index, (older, newer)) in lines.enumerate() {
-            for at in (0..line).step_by(V::LANES) {
-                let (a, b) = match self.order {
-                    Order::RowsInLanes => (V::load(&a[at..]), V::load(&b[at..])),
-                    Order::ColumnsInLanes => (V::splat(a[index]), V::splat(b[index])),
-                };
-                let old = V::load(&older[at..]).mul(a);
-                V::load(&newer[at..]).mul_add(b, old).store(&mut older[at..]);
+        let len = self.line_len::<V>().max(1);
+        let mut output = std::mem::take(&mut self.output);
+        for (line, (older, newer)) in
+            output.chunks_exact_mut(len).zip(newer.output.chunks_exact(len)).enumerate()
+        {
+            let (a, b): (V, V) = (self.of_line(a, line), self.of_line(b, line));
+            for (older, newer) in older.chunks_exact_mut(V::LANES).zip(newer.chunks_exact(V::LANES)) {
+                let old = V::load(older).mul(a);
+                V::load(newer).mul_add(b, old).store(older);
             }
         }
+        self.output = output;
     }
 
-    /// A number of the finished output of a row that has seen all keys.
-    pub(crate) fn mean(&self, row: usize, column: usize) -> A {
-        if self.sum[row] == A::ZERO {
-            A::ZERO
-        } else {
-            self.output[self.index(row, column)] / self.sum[row] + A::ZERO
+    /// From weighted sums over all keys to means; 0 where no key was seen.
+    #[inline(always)]
+    pub(crate) fn divide<V: Vector<Lane = A>>(&mut self) {
+        let zero = V::splat(A::ZERO);
+        let len = self.line_len::<V>().max(1);
+        let mut output = std::mem::take(&mut self.output);
+        for (line, output) in output.chunks_exact_mut(len).enumerate() {
+            let sum: V = self.of_line(&self.sum, line);
+            for output in output.chunks_exact_mut(V::LANES) {
+                let mean = V::load(output).div(sum).add(zero);
+                sum.if_equal(zero, zero, mean).store(output);
+            }
         }
+        self.output = output;
     }
 
-    /// Takes a sink into one row.
-    pub(crate) fn take_sink(&mut self, row: usize, sink: A) {
+    /// Takes a sink into some rows.
+    pub(crate) fn take_sink(&mut self, rows: Range<usize>, sink: A) {
         if sink == A::NEG_INFINITY {
             return;
         }
-        let old = self.max[row];
-        let max = if old < sink { sink } else { old };
-        let factor = exp(old - max);
-        self.max[row] = max;
-        self.sum[row] = A::ONE.mul_add(exp(sink - max), self.sum[row] * factor);
-        for column in 0..self.columns {
-            let at = self.index(row, column);
-            self.output[at] = self.output[at] * factor;
+        for row in rows {
+            let old = self.max[row];
+            let max = if old < sink { sink } else { old };
+            let factor = exp(old - max);
+            self.max[row] = max;
+            self.sum[row] = A::ONE.mul_add(exp(sink - max), self.sum[row] * factor);
+            let (start, step) = self.line(row);
+            for o in self.output.iter_mut().skip(start).step_by(step).take(self.columns) {
+                *o = *o * factor;
+            }
         }
     }
 }
 
-/// The fixed binary tree over absolute chunks, along which the states of chunks merge.
+/// What the scores of a tile are reduced by before their exponentials are taken: their maximum.
+#[inline(always)]
+pub(crate) fn reference<V: Vector>(max: V) -> V {
+    // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
+    max.if_equal(V::splat(V::Lane::NEG_INFINITY), V::splat(V::Lane::ZERO), max)
+}
+
+/// The fixed binary tree over absolute tiles, along which their states merge.
 ///
-/// Its nodes are aligned powers of two of chunks; chunks that were skipped are empty and so change nothing. Two
-/// nodes merge as soon as no chunk to come can fall between them in the tree.
+/// Its nodes are aligned powers of two of tiles; tiles that were skipped are empty and so change nothing. Two nodes merge
+/// as soon as no tile to come can fall between them in the tree.
 #[derive(Debug)]
 pub(crate) struct Tree<A> {
-    /// Some chunk of each pending node, and its states; oldest first.
+    /// Some tile of each pending node, and its states; oldest first.
     nodes: Vec<(u64, States<A>)>,
     spare: Vec<States<A>>,
     a: Vec<A>,
@@ -170,22 +205,22 @@ impl<A: Real> Tree<A> {
         Self { nodes: Vec::new(), spare: Vec::new(), a: vec![A::ZERO; rows], b: vec![A::ZERO; rows] }
     }
 
-    /// How many nodes can be pending at once over some chunks.
-    pub(crate) fn depth(chunks: usize) -> usize {
-        chunks.checked_ilog2().map_or(0, |log| log as usize + 2)
+    /// How many nodes can be pending at once over some tiles.
+    pub(crate) fn depth(tiles: usize) -> usize {
+        tiles.checked_ilog2().map_or(0, |log| log as usize + 2)
     }
 
-    /// Appends a chunk, later than all before; `states` is left with numbers of no meaning.
+    /// Appends a tile, later than all before; `states` is left with numbers of no meaning.
     #[inline(always)]
-    pub(crate) fn push<V: Vector<Lane = A>>(&mut self, chunk: u64, states: &mut States<A>) {
+    pub(crate) fn push<V: Vector<Lane = A>>(&mut self, tile: u64, states: &mut States<A>) {
         while let [.., (older, _), (newer, _)] = self.nodes[..]
-            && level(older, newer) <= level(newer, chunk)
+            && level(older, newer) <= level(newer, tile)
         {
             self.merge_last::<V>();
         }
         let mut node = self.spare.pop().unwrap_or_else(|| states.clone());
         std::mem::swap(&mut node, states);
-        self.nodes.push((chunk, node));
+        self.nodes.push((tile, node));
     }
 
     /// Merges what is pending, newest first, into `states`, of `rows` padded rows, and is empty again.
@@ -196,7 +231,10 @@ impl<A: Real> Tree<A> {
         }
         match self.nodes.pop() {
             Some((_, whole)) => self.spare.push(std::mem::replace(states, whole)),
-            None => states.reset(rows),
+            None => {
+                states.resize::<V>(rows);
+                states.clear(0..rows);
+            }
         }
     }
 
@@ -211,7 +249,7 @@ impl<A: Real> Tree<A> {
     }
 }
 
-/// How high in the tree two chunks meet.
+/// How high in the tree two tiles meet.
 fn level(one: u64, other: u64) -> u32 {
     u64::BITS - (one ^ other).leading_zeros()
 }

@@ -13,11 +13,9 @@ use crate::error::Error;
 use crate::mask::Hint;
 use crate::planes::Planes;
 
-/// Keys in a tile: the span over which the maximum is taken before any exponential is. Part of the arithmetic.
+/// Keys in a tile: the span over which the maximum is taken before any exponential is, and whose sums are chains; tiles
+/// merge along a fixed tree. Part of the arithmetic.
 pub(crate) const TILE: usize = 64;
-
-/// Keys in a chunk: the span whose sums are chains; chunks merge along a fixed tree. Part of the arithmetic.
-pub(crate) const CHUNK: usize = 2 * TILE;
 
 /// Queries that are worked on together. Not part of the arithmetic.
 pub(crate) const QUERY_BLOCK: usize = 64;

@@ -55,7 +55,7 @@ const fn shape(
     Shape { batch, key_batch, heads: heads.0, key_heads: heads.1, lens, dims }
 }
 
-/// Around the edges of vectors, tiles, query blocks and chunks.
+/// Around the edges of vectors, tiles and query blocks.
 const SHAPES: [Shape; 16] = [
     shape(&[1], &[1], (1, 1), (1, 1), (1, 1)),
     shape(&[2], &[2], (4, 2), (5, 7), (8, 8)),

@@ -6,7 +6,7 @@ use ndarray::{Array2, ArrayD, ArrayViewD, Axis, IxDyn, Slice};
 use qkv::{Alignment, Attention, merge};
 use support::{Rng, same_bits};
 
-/// `(1, 3, len, 20)` queries and `(1, 1, len, …)` keys and values, over several chunks.
+/// `(1, 3, len, 20)` queries and `(1, 1, len, …)` keys and values, over several tiles.
 struct Arrays {
     query: ArrayD<f32>,
     key: ArrayD<f32>,
@@ -138,7 +138,7 @@ fn partials_of_aligned_subtrees_merge_to_the_bits_of_one_call() {
         };
         let call = one_call.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
         let whole = call.lse().run().unwrap();
-        // Chunks are 128 keys; a subtree is an aligned power of two of them.
+        // Tiles are 64 keys; a subtree is an aligned power of two of them.
         for borders in
             [vec![0, 2048, len], vec![0, 128, 256, 512, 1024, 2048, 2560, len], vec![0, 1024, 2048, len]]
         {

@@ -44,7 +44,7 @@ fn allocates_only_the_output<T: Element>(what: &str, attention: &Attention<'_>) 
     check(4, counted::<T, IxDyn>(attention, &arrays([&query, &key, &value])));
     // Four heads share the keys, and both batches do.
     check(4, counted::<T, Ix4>(attention, &arrays([&query, &[1, 1, 7, 8], &[1, 1, 7, 6]])));
-    // By decode: more than one tile, and more than one chunk.
+    // By decode: more than one tile.
     check(3, counted::<T, Ix3>(attention, &arrays([&[4, 1, 8], &[2, 100, 8], &[2, 100, 6]])));
     check(3, counted::<T, Ix3>(attention, &arrays([&[4, 1, 8], &[2, 1100, 8], &[2, 1100, 6]])));
 }

@@ -1,21 +1,21 @@
 //! Keys, then value columns, in the lanes: for few queries over many keys.
 //!
 //! All query heads of a group share each key and value that is loaded. A long cache is cut over threads into spans,
-//! aligned powers of two of chunks, whose states merge along the same tree as the chunks within them.
+//! aligned powers of two of tiles, whose states merge along the same tree as the tiles within them.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
-use super::rows::Target;
+use super::rows::{Finish, Target};
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Ahead, Kernel, Numbers, PADDING, Vector, Vectors, accumulate};
-use crate::softmax::{Order, Raised, States, Tree};
-use crate::tile::{CHUNK, Grid, Sort, TILE, Tile, cut};
+use crate::simd::{Ahead, Kernel, Numbers, PADDING, Register, Vector, Vectors, accumulate};
+use crate::softmax::{Order, States, Tree, reference};
+use crate::tile::{Grid, Sort, TILE, Tile, cut};
 
 /// Queries of each head that are worked on together.
 pub(crate) const QUERIES: usize = 16;
@@ -23,8 +23,8 @@ pub(crate) const QUERIES: usize = 16;
 /// Heads of a group whose rows are handed over without an allocation.
 pub(crate) const GROUP: usize = 8;
 
-/// Vectors, of keys or value columns, held against [`CHAINS`] rows at once: eight sums, as many as two units of four cycles want.
-const VECTORS: usize = 2;
+/// Registers, of keys or value columns, held against [`CHAINS`] rows at once: eight sums, as many as two units of four cycles want.
+const REGISTERS: usize = 2;
 const CHAINS: usize = 4;
 /// Rows at once where fewer are left.
 const FEWER: usize = 2;
@@ -40,8 +40,6 @@ pub(crate) struct Scratch<A> {
     /// `(rows, TILE)`, as are the weights
     scores: Vec<A>,
     weights: Vec<A>,
-    tile_max: Vec<A>,
-    factors: Vec<A>,
     /// Of the tile at hand, for each head of the group.
     sorts: Vec<Sort>,
     steps: ScoreScratch<A>,
@@ -57,12 +55,10 @@ impl<A: Real> Scratch<A> {
         let zeros = |count: usize| vec![A::ZERO; count];
         Self {
             query: zeros(rows * dim),
-            key: zeros(dim * VECTORS * PADDING),
+            key: zeros(dim * REGISTERS * PADDING),
             value: zeros(TILE * columns),
             scores: zeros(rows * TILE),
             weights: zeros(rows * TILE),
-            tile_max: zeros(padded_rows),
-            factors: zeros(padded_rows),
             sorts: Vec::with_capacity(terms.group),
             steps: ScoreScratch::new(QUERIES * TILE),
             states: States::new(Order::ColumnsInLanes, padded_rows, columns),
@@ -73,13 +69,13 @@ impl<A: Real> Scratch<A> {
 
     pub(crate) fn bytes(terms: &Terms<'_>) -> usize {
         let (rows, dim, dim_value) = (rows_of_block(terms), terms.dim, terms.dim_value);
-        let chunks = terms.len_key.div_ceil(CHUNK);
+        let tiles = terms.len_key.div_ceil(TILE);
         let (padded_rows, columns) = (rows.next_multiple_of(PADDING), dim_value.next_multiple_of(PADDING));
         let numbers =
-            rows * dim + dim * VECTORS * PADDING + TILE * columns + 2 * rows * TILE + 4 * padded_rows;
+            rows * dim + dim * REGISTERS * PADDING + TILE * columns + 2 * rows * TILE + 2 * padded_rows;
         numbers * size_of::<A>()
             + ScoreScratch::<A>::bytes(QUERIES * TILE)
-            + (1 + Tree::<A>::depth(chunks)) * States::<A>::bytes(padded_rows, columns)
+            + (1 + Tree::<A>::depth(tiles)) * States::<A>::bytes(padded_rows, columns)
     }
 }
 
@@ -110,34 +106,34 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = A>>(self) {
+    fn run<V: Register<Lane = A>>(self) {
         let Self { block, keys, targets, scratch } = self;
         let (count, visibility) = (block.queries.len(), &block.terms.visibility);
         let padded_rows = (block.terms.group * count).next_multiple_of(PADDING);
         let seen = visibility.keys_of_rows(block.batch, &block.queries);
         scratch.load_queries(&block);
-        for (chunk, keys) in
-            cut(seen.start.max(keys.start)..seen.end.min(keys.end), visibility.key_offset, CHUNK)
-        {
-            let mut any = false;
-            for (_, keys) in cut(keys, visibility.key_offset, TILE) {
-                if !scratch.sort(&block, &keys) {
-                    continue;
-                }
-                if !any {
-                    scratch.states.reset(padded_rows);
-                    any = true;
-                }
-                scratch.push_tile::<V>(&block, keys);
-            }
-            if any {
-                scratch.tree.push::<V>(chunk, &mut scratch.states);
+        let span = seen.start.max(keys.start)..seen.end.min(keys.end);
+        for (number, keys) in cut(span, visibility.key_offset, TILE) {
+            if scratch.sort(&block, &keys) {
+                scratch.states.resize::<V>(padded_rows);
+                scratch.attend_tile::<V>(&block, keys);
+                scratch.tree.push::<V>(number, &mut scratch.states);
             }
         }
-        scratch.tree.fold::<V>(&mut scratch.states, padded_rows);
-        for (at, (head, target)) in block.heads().zip(targets).enumerate() {
-            for row in 0..count {
-                target.finish(row, &mut scratch.states, at * count + row, block.terms.sink(head));
+        let states = &mut scratch.states;
+        scratch.tree.fold::<V>(states, padded_rows);
+        let rows_of_heads = (0..block.terms.group).map(|at| at * count..(at + 1) * count);
+        if targets.iter().all(|target| target.finish() == Finish::Mean) {
+            for (head, rows) in block.heads().zip(rows_of_heads.clone()) {
+                if let Some(sink) = block.terms.sink(head) {
+                    states.take_sink(rows, sink);
+                }
+            }
+            states.divide::<V>();
+        }
+        for (rows, target) in rows_of_heads.zip(targets) {
+            for (row, from) in rows.enumerate() {
+                target.put_row(row, states, from);
             }
         }
     }
@@ -162,9 +158,9 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    /// Takes a tile into the states of the chunk.
+    /// Leaves the states over one tile, which is sorted, in `states`.
     #[inline(always)]
-    fn push_tile<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: Range<usize>) {
+    fn attend_tile<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: Range<usize>) {
         let (count, columns) = (keys.len(), self.columns);
         let rows = block.terms.group * block.queries.len();
         self.score::<V>(block, &keys);
@@ -174,12 +170,12 @@ impl<A: Real> Scratch<A> {
         let of_value = (Role::Value, (block.batch, block.key_head));
         let value = rows_of_tile(block.arrays, of_value, keys.clone(), &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
-        if all_finite::<V>(value) {
+        if self.sorts.iter().all(|&sort| sort == Sort::Full) || all_finite::<V>(value) {
             self.mix_all::<V>(block, value, keys.end);
         } else {
             for row in 0..rows {
                 for column in (0..columns).step_by(V::LANES) {
-                    self.mix::<V, 1, 1, true>(row, value, column, Ahead::NOTHING);
+                    self.mix::<V, 1, true>(row, value, column, Ahead::NOTHING);
                 }
             }
         }
@@ -198,8 +194,8 @@ impl<A: Real> Scratch<A> {
     fn score<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: &Range<usize>) {
         let (terms, dim) = (block.terms, block.terms.dim);
         let (count, rows) = (keys.len(), terms.group * block.queries.len());
-        let lanes = VECTORS * V::LANES;
-        let epilogue = Epilogue::<V>::new(Stage::Masked, terms);
+        let lanes = <[V; REGISTERS]>::LANES;
+        let epilogue = Epilogue::<[V; REGISTERS]>::new(Stage::Masked, terms);
         for at in (0..count).step_by(lanes) {
             let strip = keys.start + at..keys.end.min(keys.start + at + lanes);
             // While products run, the values of these keys are on their way.
@@ -208,15 +204,15 @@ impl<A: Real> Scratch<A> {
             block.arrays.columns(Role::Key, (block.batch, block.key_head), strip, key, lanes);
             let mut row = 0;
             while row + CHAINS <= rows {
-                self.products::<V, CHAINS>((row, dim), at, epilogue, ahead.first(row));
+                self.products::<_, CHAINS>((row, dim), at, epilogue, ahead.first(row));
                 row += CHAINS;
             }
             while row + FEWER <= rows {
-                self.products::<V, FEWER>((row, dim), at, epilogue, ahead.first(row));
+                self.products::<_, FEWER>((row, dim), at, epilogue, ahead.first(row));
                 row += FEWER;
             }
             if row < rows {
-                self.products::<V, 1>((row, dim), at, epilogue, ahead.first(row));
+                self.products::<_, 1>((row, dim), at, epilogue, ahead.first(row));
             }
         }
         let cells_of_head = block.queries.len() * TILE;
@@ -254,21 +250,19 @@ impl<A: Real> Scratch<A> {
         epilogue: Epilogue<V>,
         ahead: Ahead<'_>,
     ) {
-        let mut sums = [[V::splat(A::ZERO); VECTORS]; ROWS];
-        let keys = Vectors { numbers: &self.key, stride: VECTORS * V::LANES };
+        let mut sums = [V::splat(A::ZERO); ROWS];
+        let keys = Vectors { numbers: &self.key, stride: V::LANES };
         let queries = Numbers { numbers: &self.query[row * dim..], chain: dim, step: 1 };
         accumulate(&mut sums, dim, keys, queries, ahead);
-        for (sums, scores) in sums.into_iter().zip(self.scores[row * TILE..].chunks_exact_mut(TILE)) {
-            for (r, sum) in sums.into_iter().enumerate() {
-                epilogue.of(sum).store(&mut scores[at + r * V::LANES..]);
-            }
+        for (sum, scores) in sums.into_iter().zip(self.scores[row * TILE..].chunks_exact_mut(TILE)) {
+            epilogue.of(sum).store(&mut scores[at..]);
         }
     }
 
-    /// From scores to unnormalised weights; maxima and sums move on.
+    /// From scores to unnormalised weights, and their maxima and sums.
     #[inline(always)]
     fn weigh<V: Vector<Lane = A>>(&mut self, rows: usize, count: usize) {
-        for (scores, max) in self.scores.chunks_exact_mut(TILE).zip(&mut self.tile_max[..rows]) {
+        for (scores, max) in self.scores.chunks_exact_mut(TILE).zip(&mut self.states.max[..rows]) {
             // What fills the last vector is no key.
             scores[count..].fill(A::NEG_INFINITY);
             let mut lanes = V::splat(A::NEG_INFINITY);
@@ -278,23 +272,22 @@ impl<A: Real> Scratch<A> {
             }
             let mut maxima = [A::NEG_INFINITY; PADDING];
             lanes.store(&mut maxima);
-            *max = maxima.into_iter().fold(A::NEG_INFINITY, |max, s| if max < s { s } else { max });
+            let largest = maxima.into_iter().fold(A::NEG_INFINITY, |max, s| if max < s { s } else { max });
+            // + 0: a maximum of -0 and one of +0 must not differ.
+            *max = largest + A::ZERO;
         }
-        for at in (0..rows).step_by(V::LANES) {
-            let Raised { reference, factor } = self.states.raise(at, V::load(&self.tile_max[at..]));
-            reference.store(&mut self.tile_max[at..]);
-            factor.store(&mut self.factors[at..]);
-        }
-        let scores = self.scores.chunks_exact(TILE).zip(&self.tile_max[..rows]);
-        for ((scores, &reference), weights) in scores.zip(self.weights.chunks_exact_mut(TILE)) {
+        let scores = self.scores.chunks_exact(TILE).zip(&self.states.max[..rows]);
+        for ((scores, &max), weights) in scores.zip(self.weights.chunks_exact_mut(TILE)) {
+            let reference = reference(V::splat(max));
             for (s, p) in scores.chunks_exact(V::LANES).zip(weights.chunks_exact_mut(V::LANES)) {
                 // A masked score is -∞ and its exponential exactly 0.
-                exp(V::load(s).sub(V::splat(reference))).store(p);
+                exp(V::load(s).sub(reference)).store(p);
             }
         }
         // Each sum is one chain, whatever the lanes; several run side by side.
         let sums = self.states.sum[..rows].chunks_mut(CHAINS);
         for (sums, weights) in sums.zip(self.weights.chunks(CHAINS * TILE)) {
+            sums.fill(A::ZERO);
             for key in 0..count {
                 for (row, sum) in sums.iter_mut().enumerate() {
                     *sum = *sum + weights[row * TILE + key];
@@ -303,25 +296,25 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    /// Adds the weighted values of a tile, `(keys, columns)`, to the output of all rows. Meanwhile the keys of the next
+    /// The weighted sums of the values of a tile, `(keys, columns)`, for all rows. Meanwhile the keys of the next
     /// tile, from `next` on, are on their way.
     #[inline(always)]
     fn mix_all<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, value: &[A], next: usize) {
-        let lanes = VECTORS * V::LANES;
+        let lanes = <[V; REGISTERS]>::LANES;
         let ahead = block.arrays.memory(Role::Key, (block.batch, block.key_head), next..next + TILE);
         for (at, column) in (0..self.columns).step_by(lanes).enumerate() {
             let ahead = ahead.skip(at * TILE);
             if column + lanes <= self.columns {
-                self.mix_rows::<V, VECTORS>(block, value, column, ahead);
+                self.mix_rows::<[V; REGISTERS]>(block, value, column, ahead);
             } else {
-                self.mix_rows::<V, 1>(block, value, column, ahead);
+                self.mix_rows::<V>(block, value, column, ahead);
             }
         }
     }
 
-    /// [`mix_all`](Self::mix_all) for a few vectors of columns, from `column` on.
+    /// [`mix_all`](Self::mix_all) for a few columns, from `column` on.
     #[inline(always)]
-    fn mix_rows<V: Vector<Lane = A>, const R: usize>(
+    fn mix_rows<V: Vector<Lane = A>>(
         &mut self,
         block: &Block<'_, A>,
         value: &[A],
@@ -331,47 +324,35 @@ impl<A: Real> Scratch<A> {
         let rows = block.terms.group * block.queries.len();
         let mut row = 0;
         while row + CHAINS <= rows {
-            self.mix::<V, CHAINS, R, false>(row, value, column, ahead.first(row));
+            self.mix::<V, CHAINS, false>(row, value, column, ahead.first(row));
             row += CHAINS;
         }
         while row + FEWER <= rows {
-            self.mix::<V, FEWER, R, false>(row, value, column, ahead.first(row));
+            self.mix::<V, FEWER, false>(row, value, column, ahead.first(row));
             row += FEWER;
         }
         if row < rows {
-            self.mix::<V, 1, R, false>(row, value, column, ahead.first(row));
+            self.mix::<V, 1, false>(row, value, column, ahead.first(row));
         }
     }
 
     #[inline(always)]
-    fn mix<V, const ROWS: usize, const R: usize, const SELECT: bool>(
+    fn mix<V: Vector<Lane = A>, const ROWS: usize, const SELECT: bool>(
         &mut self,
         row: usize,
         value: &[A],
         column: usize,
         ahead: Ahead<'_>,
-    ) where
-        V: Vector<Lane = A>,
-    {
+    ) {
         let columns = self.columns;
-        let at = |chain: usize, r: usize| (row + chain) * columns + column + r * V::LANES;
-        let mut sums = [[V::splat(A::ZERO); R]; ROWS];
-        for (chain, sums) in sums.iter_mut().enumerate() {
-            let factor = V::splat(self.factors[row + chain]);
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = V::load(&self.states.output[at(chain, r)..]).mul(factor);
-            }
-        }
+        let mut sums = [V::splat(A::ZERO); ROWS];
         let (scores, weights) = (&self.scores[row * TILE..], &self.weights[row * TILE..]);
         if SELECT {
             for (key, value) in value.chunks_exact(columns).enumerate() {
-                for (chain, sums) in sums.iter_mut().enumerate() {
-                    if scores[chain * TILE + key] == A::NEG_INFINITY {
-                        continue;
-                    }
-                    let p = V::splat(weights[chain * TILE + key]);
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = p.mul_add(V::load(&value[column + r * V::LANES..]), *sum);
+                for (chain, sum) in sums.iter_mut().enumerate() {
+                    if scores[chain * TILE + key] != A::NEG_INFINITY {
+                        let p = V::splat(weights[chain * TILE + key]);
+                        *sum = p.mul_add(V::load(&value[column..]), *sum);
                     }
                 }
             }
@@ -380,10 +361,10 @@ impl<A: Real> Scratch<A> {
             let weights = Numbers { numbers: weights, chain: TILE, step: 1 };
             accumulate(&mut sums, value.len() / columns, values, weights, ahead);
         }
-        for (chain, sums) in sums.into_iter().enumerate() {
-            for (r, sum) in sums.into_iter().enumerate() {
-                sum.store(&mut self.states.output[at(chain, r)..]);
-            }
+        for (sum, output) in
+            sums.into_iter().zip(self.states.output[row * columns..].chunks_exact_mut(columns))
+        {
+            sum.store(&mut output[column..]);
         }
     }
 }

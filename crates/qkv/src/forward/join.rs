@@ -1,8 +1,8 @@
 //! Joining the states of spans of keys that were worked on apart: by threads, or as partials.
 
-use super::rows::Target;
+use super::rows::{Finish, Target};
 use crate::element::Real;
-use crate::simd::{Kernel, PADDING, Vector};
+use crate::simd::{Kernel, PADDING, Register};
 use crate::softmax::{Order, States, Tree};
 
 /// A thread's buffers, for blocks of up to as many rows as a query block has.
@@ -22,7 +22,7 @@ impl<A: Real> Scratch<A> {
 /// Some rows of one head, from their states over every span.
 pub(crate) struct Join<'k, A> {
     pub(crate) rows: usize,
-    /// For each span, in order, the number of its first chunk and `(rows, 2 + dim_value)` numbers.
+    /// For each span, in order, the number of its first tile and `(rows, 2 + dim_value)` numbers.
     pub(crate) spans: Vec<(u64, &'k [A])>,
     pub(crate) dim_value: usize,
     pub(crate) sink: Option<A>,
@@ -34,22 +34,28 @@ impl<A: Real> Kernel<A> for Join<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = A>>(self) {
+    fn run<V: Register<Lane = A>>(self) {
         let padded_rows = self.rows.next_multiple_of(PADDING);
         let Scratch { states, tree } = self.scratch;
-        for (chunk, raw) in self.spans {
-            states.reset(padded_rows);
+        for (tile, raw) in self.spans {
+            states.resize::<V>(padded_rows);
+            states.clear(0..padded_rows);
             for (row, raw) in raw.chunks_exact(2 + self.dim_value).enumerate() {
                 states.max[row] = raw[0];
                 states.sum[row] = raw[1];
-                let start = states.index(row, 0);
-                states.output[start..start + self.dim_value].copy_from_slice(&raw[2..]);
+                states.set_output(row, &raw[2..]);
             }
-            tree.push::<V>(chunk, states);
+            tree.push::<V>(tile, states);
         }
         tree.fold::<V>(states, padded_rows);
+        if self.target.finish() == Finish::Mean {
+            if let Some(sink) = self.sink {
+                states.take_sink(0..self.rows, sink);
+            }
+            states.divide::<V>();
+        }
         for row in 0..self.rows {
-            self.target.finish(row, states, row, self.sink);
+            self.target.put_row(row, states, row);
         }
     }
 }

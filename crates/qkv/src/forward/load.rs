@@ -7,7 +7,7 @@ use ndarray::{ArrayView1, s};
 use crate::element::{Element, Real};
 use crate::planes::{PlaneView, Planes};
 use crate::problem::Problem;
-use crate::simd::{Ahead, Kernel, PADDING, Vector, transpose};
+use crate::simd::{Ahead, Kernel, PADDING, Register, Vector, transpose};
 
 /// Which array of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl<T: Element> Kernel<T::Accumulator> for Rows<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = T::Accumulator>>(self) {
+    fn run<V: Register<Lane = T::Accumulator>>(self) {
         let columns = self.from.ncols();
         if columns == 0 {
             return;
@@ -115,7 +115,7 @@ impl<T: Element> Kernel<T::Accumulator> for Rows<'_, '_, T> {
 
 /// One row, into a slice of its length.
 #[inline(always)]
-fn load_row<T: Element, V: Vector<Lane = T::Accumulator>>(
+fn load_row<T: Element, V: Register<Lane = T::Accumulator>>(
     from: ArrayView1<'_, T>,
     to: &mut [T::Accumulator],
 ) {
@@ -182,7 +182,7 @@ impl<T: Element> Kernel<T::Accumulator> for Columns<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = T::Accumulator>>(self) {
+    fn run<V: Register<Lane = T::Accumulator>>(self) {
         let Self { from, rows, to, stride } = self;
         let (count, columns) = (rows.len(), from.ncols());
         if columns == 0 {

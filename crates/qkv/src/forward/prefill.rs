@@ -1,21 +1,21 @@
 //! Queries in the lanes: for many queries.
 //!
-//! A block of queries is cut into panels, as many queries as a few vectors hold, and each is transposed once. Then each
-//! number of a key, and of a value, meets the panel's vectors, so that maxima and sums need no step across lanes and
-//! the weights come out as the second product wants them. A tile is taken into the states panel by panel, while its keys
-//! and values are in the caches.
+//! A block of queries is cut into panels, as many queries as a few registers hold, and each is transposed once. Then each
+//! number of a key, and of a value, meets the panel's queries together, so that maxima and sums need no step across lanes
+//! and the weights come out as the second product wants them. A tile is taken in panel by panel, while its keys and
+//! values are in the caches.
 
 use std::ops::Range;
 
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
-use super::rows::Target;
+use super::rows::{Finish, Target};
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Ahead, Kernel, Numbers, Vector, Vectors, accumulate};
-use crate::softmax::{Order, Raised, States, Tree};
-use crate::tile::{CHUNK, Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
+use crate::simd::{Ahead, Kernel, Numbers, Register, Vector, Vectors, accumulate};
+use crate::softmax::{Order, States, Tree, reference};
+use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// Keys, or value columns, whose chains run side by side.
 const CHAINS: usize = 6;
@@ -53,12 +53,12 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    pub(crate) fn bytes(dim: usize, dim_value: usize, chunks: usize) -> usize {
+    pub(crate) fn bytes(dim: usize, dim_value: usize, tiles: usize) -> usize {
         let numbers =
             dim * (QUERY_BLOCK + TILE) + TILE * dim_value + 2 * TILE * QUERY_BLOCK + 2 * QUERY_BLOCK;
         numbers * size_of::<A>()
             + ScoreScratch::<A>::bytes(TILE * QUERY_BLOCK)
-            + (1 + Tree::<A>::depth(chunks)) * States::<A>::bytes(QUERY_BLOCK, dim_value)
+            + (1 + Tree::<A>::depth(tiles)) * States::<A>::bytes(QUERY_BLOCK, dim_value)
     }
 }
 
@@ -82,32 +82,46 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = A>>(self) {
+    fn run<V: Register<Lane = A>>(self) {
+        // Panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
+        let rows = self.block.queries.len();
+        if rows <= V::LANES {
+            self.by_panels::<V>();
+        } else if rows <= 2 * V::LANES || V::REGISTERS < 32 {
+            self.by_panels::<[V; 2]>();
+        } else {
+            self.by_panels::<[V; 4]>();
+        }
+    }
+}
+
+impl<A: Real> Attend<'_, A> {
+    #[inline(always)]
+    fn by_panels<P: Vector<Lane = A>>(self) {
         let Self { block, target, scratch } = self;
-        let visibility = &block.terms.visibility;
-        let width = scratch.load_queries::<V>(&block, wide::<V>());
+        let (terms, rows) = (block.terms, block.queries.len());
+        let visibility = &terms.visibility;
+        scratch.load_queries::<P>(&block);
         let seen = visibility.keys_of_rows(block.batch, &block.queries);
-        for (chunk, keys) in cut(seen, visibility.key_offset, CHUNK) {
-            let mut any = false;
-            for (_, keys) in cut(keys, visibility.key_offset, TILE) {
-                let tile = block.tile(keys);
-                let sort = block.terms.sort(&tile);
-                if sort == Sort::Empty {
-                    continue;
-                }
-                if !any {
-                    scratch.states.reset(width);
-                    any = true;
-                }
-                scratch.push_tile::<V>(&block, (&tile, sort), width);
-            }
-            if any {
-                scratch.tree.push::<V>(chunk, &mut scratch.states);
+        for (number, keys) in cut(seen, visibility.key_offset, TILE) {
+            let tile = block.tile(block.queries.clone(), keys);
+            let sort = terms.sort(&tile);
+            if sort != Sort::Empty {
+                scratch.states.resize::<P>(rows.next_multiple_of(P::LANES));
+                scratch.attend_tile::<P>(&block, &tile, sort);
+                scratch.tree.push::<P>(number, &mut scratch.states);
             }
         }
-        scratch.tree.fold::<V>(&mut scratch.states, width);
-        for row in 0..block.queries.len() {
-            target.finish(row, &mut scratch.states, row, block.terms.sink(block.head));
+        let states = &mut scratch.states;
+        scratch.tree.fold::<P>(states, rows.next_multiple_of(P::LANES));
+        if target.finish() == Finish::Mean {
+            if let Some(sink) = terms.sink(block.head) {
+                states.take_sink(0..rows, sink);
+            }
+            states.divide::<P>();
+        }
+        for row in 0..rows {
+            target.put_row(row, states, row);
         }
     }
 }
@@ -127,36 +141,36 @@ impl<A: Real> Kernel<A> for Matrix<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector<Lane = A>>(self) {
+    fn run<V: Register<Lane = A>>(self) {
         let Self { block, stage, stats: [max, sum], target, scratch } = self;
-        let terms = block.terms;
-        scratch.load_queries::<V>(&block, NARROW);
+        let (terms, rows) = (block.terms, block.queries.len());
+        scratch.load_queries::<V>(&block);
         // Padded, as the rows in the lanes are.
         let mut stats = [[A::ONE; QUERY_BLOCK]; 2];
         stats[0][..max.len()].copy_from_slice(max);
         stats[1][..sum.len()].copy_from_slice(sum);
         for (_, keys) in cut(0..terms.len_key, terms.visibility.key_offset, TILE) {
-            let tile = block.tile(keys);
-            let sort = terms.sort(&tile);
+            let sort = terms.sort(&block.tile(block.queries.clone(), keys.clone()));
             // Lent for the time of the products.
             let mut packed = std::mem::take(&mut scratch.key);
             let of_key = (Role::Key, block.of_key());
-            let key = rows_of_tile(block.arrays, of_key, tile.keys.clone(), &mut packed, terms.dim);
-            for panel in panels::<V>(block.queries.len(), NARROW) {
+            let key = rows_of_tile(block.arrays, of_key, keys.clone(), &mut packed, terms.dim);
+            for first in (0..rows).step_by(V::LANES) {
+                let panel = first..rows.min(first + V::LANES);
                 if sort == Sort::Empty && stage >= Stage::Masked {
-                    scratch.scores[..tile.keys.len() * V::LANES].fill(A::NEG_INFINITY);
+                    scratch.scores[..keys.len() * V::LANES].fill(A::NEG_INFINITY);
                 } else {
-                    scratch.score::<V, NARROW>(&block, (&tile, sort), key, stage.min(Stage::Masked), &panel);
+                    let part = Part { tile: block.tile(block.queries_of(&panel), keys.clone()), sort, first };
+                    scratch.score::<V>(terms, &part, key, stage.min(Stage::Masked));
                 }
-                let first = panel.rows.start;
                 let [max, sum] = [V::load(&stats[0][first..]), V::load(&stats[1][first..])];
-                for (key, scores) in tile.keys.clone().zip(scratch.scores.chunks_exact_mut(V::LANES)) {
+                for (key, scores) in keys.clone().zip(scratch.scores.chunks_exact_mut(V::LANES)) {
                     if stage == Stage::Weights {
                         let s = V::load(scores);
                         let weight = exp(s.sub(max)).div(sum);
                         s.if_equal(V::splat(A::NEG_INFINITY), V::splat(A::ZERO), weight).store(scores);
                     }
-                    target.set_column(key, first, &scores[..panel.rows.len()]);
+                    target.set_column(key, first, &scores[..panel.len()]);
                 }
             }
             scratch.key = packed;
@@ -164,42 +178,14 @@ impl<A: Real> Kernel<A> for Matrix<'_, A> {
     }
 }
 
-/// Some neighbouring queries of a block whose vectors are held in registers together.
-struct Panel {
-    /// Of the block; the first is a multiple of the lanes of a vector.
-    rows: Range<usize>,
-    /// The rows, padded to whole vectors.
-    lanes: usize,
-}
-
-/// The panels of a block: so many vectors wide, and where the last of them would be empty [`NARROW`].
-fn panels<V: Vector>(rows: usize, wide: usize) -> impl Iterator<Item = Panel> {
-    let mut start = 0;
-    std::iter::from_fn(move || {
-        let left = rows - start;
-        let lanes = V::LANES * if left > (wide - 1) * V::LANES { wide } else { NARROW };
-        let panel = Panel { rows: start..rows.min(start + lanes), lanes };
-        start = panel.rows.end;
-        (left > 0).then_some(panel)
-    })
-}
-
-/// Vectors of a narrow panel.
-const NARROW: usize = 1;
-
-/// Vectors of a wide panel: with [`CHAINS`] sums for each, a number and the vectors themselves they fit the registers.
-const fn wide<V: Vector>() -> usize {
-    if V::REGISTERS < 32 { 2 } else { 4 }
-}
-
 impl<A> Block<'_, A> {
-    fn tile(&self, keys: Range<usize>) -> Tile {
-        Tile { batch: self.batch, head: self.head, rows: self.queries.clone(), keys }
+    fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
+        Tile { batch: self.batch, head: self.head, rows, keys }
     }
 
-    /// The queries of a panel.
-    fn queries_of(&self, panel: &Panel) -> Range<usize> {
-        self.queries.start + panel.rows.start..self.queries.start + panel.rows.end
+    /// The queries of some rows of the block.
+    fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
+        self.queries.start + rows.start..self.queries.start + rows.end
     }
 
     /// Where keys and values of these queries are.
@@ -208,231 +194,185 @@ impl<A> Block<'_, A> {
     }
 }
 
-/// A tile as every panel of a block meets it.
-struct TileRows<'t, A> {
-    tile: &'t Tile,
+/// The queries of one panel against the keys of a tile, or those of them that they can see.
+struct Part {
+    tile: Tile,
     sort: Sort,
-    /// `(keys, dim)`
-    key: &'t [A],
-    /// `(keys, dim_value)`
-    value: &'t [A],
-    /// Whether all values are finite.
-    finite: bool,
+    /// The panel's first row in the block.
+    first: usize,
+}
+
+/// Values of the keys of a part, `(keys, columns)`.
+#[derive(Clone, Copy)]
+struct Values<'t, A> {
+    numbers: &'t [A],
+    columns: usize,
 }
 
 impl<A: Real> Scratch<A> {
-    /// Transposes a block of queries, panel by panel, each so many vectors wide; returns its padded width.
+    /// Transposes a block of queries, panel by panel.
     #[inline(always)]
-    fn load_queries<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, wide: usize) -> usize {
-        let (at, dim) = ((block.batch, block.head), block.terms.dim);
-        for panel in panels::<V>(block.queries.len(), wide) {
-            let to = &mut self.query[panel.rows.start * dim..][..panel.lanes * dim];
-            block.arrays.columns(Role::Query, at, block.queries_of(&panel), to, panel.lanes);
+    fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+        let (at, dim, rows) = ((block.batch, block.head), block.terms.dim, block.queries.len());
+        for first in (0..rows).step_by(P::LANES) {
+            let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
+            let to = &mut self.query[first * dim..][..P::LANES * dim];
+            block.arrays.columns(Role::Query, at, queries, to, P::LANES);
         }
-        block.queries.len().next_multiple_of(V::LANES)
     }
 
-    /// Takes a tile into the states of the chunk, whose rows are padded to `width`.
+    /// Leaves the states of a block over one tile, of which they see something, in `states`.
     #[inline(always)]
-    fn push_tile<V>(&mut self, block: &Block<'_, A>, (tile, sort): (&Tile, Sort), width: usize)
-    where
-        V: Vector<Lane = A>,
-    {
-        let (dim, dim_value) = (block.terms.dim, block.terms.dim_value);
+    fn attend_tile<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, tile: &Tile, sort: Sort) {
+        let (terms, rows) = (block.terms, block.queries.len());
+        let (dim, columns) = (terms.dim, terms.dim_value);
         // Lent for the time of the products.
         let (mut keys, mut values) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
         let [of_key, of_value] = [Role::Key, Role::Value].map(|role| (role, block.of_key()));
         let key = rows_of_tile(block.arrays, of_key, tile.keys.clone(), &mut keys, dim);
-        let value = rows_of_tile(block.arrays, of_value, tile.keys.clone(), &mut values, dim_value);
-        let rows = TileRows { tile, sort, key, value, finite: all_finite::<V>(value) };
-        for panel in panels::<V>(block.queries.len(), wide::<V>()) {
-            if panel.lanes == V::LANES {
-                self.push_panel::<V, NARROW>(block, &rows, &panel, width);
-            } else if wide::<V>() == 2 {
-                self.push_panel::<V, 2>(block, &rows, &panel, width);
-            } else {
-                self.push_panel::<V, 4>(block, &rows, &panel, width);
+        let value = rows_of_tile(block.arrays, of_value, tile.keys.clone(), &mut values, columns);
+        // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
+        let select = sort == Sort::Mixed && !all_finite::<P>(value);
+        for first in (0..rows).step_by(P::LANES) {
+            let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
+            let mut part = Part { tile: block.tile(queries, tile.keys.clone()), sort, first };
+            if sort == Sort::Mixed {
+                // Fewer queries may see fewer keys.
+                let seen = terms.visibility.keys_of_rows(block.batch, &part.tile.rows);
+                part.tile.keys = seen.start.max(tile.keys.start)..seen.end.min(tile.keys.end);
+                part.sort = if part.tile.keys.is_empty() { Sort::Empty } else { terms.sort(&part.tile) };
             }
+            if part.sort == Sort::Empty {
+                self.states.clear(first..first + P::LANES);
+                continue;
+            }
+            let keys = part.tile.keys.start - tile.keys.start..part.tile.keys.end - tile.keys.start;
+            let maxima = self.score::<P>(terms, &part, &key[keys.start * dim..keys.end * dim], Stage::Masked);
+            self.weigh(&part, maxima);
+            let value = Values { numbers: &value[keys.start * columns..keys.end * columns], columns };
+            self.mix_all::<P>(&part, value, select);
         }
         (self.key, self.value) = (keys, values);
     }
 
+    /// Leaves a panel's scores after a stage in `scores`; returns the largest of each row.
     #[inline(always)]
-    fn push_panel<V, const R: usize>(
-        &mut self,
-        block: &Block<'_, A>,
-        rows: &TileRows<'_, A>,
-        panel: &Panel,
-        width: usize,
-    ) where
-        V: Vector<Lane = A>,
-    {
-        let maxima = self.score::<V, R>(block, (rows.tile, rows.sort), rows.key, Stage::Masked, panel);
-        let factors = self.weigh::<V, R>(rows.tile.keys.len(), panel.rows.start, maxima);
-        // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
-        let (columns, place) = (block.terms.dim_value, (panel.rows.start, width));
-        if rows.finite {
-            self.mix_all::<V, R>(rows.value, columns, place, factors);
-        } else {
-            for column in 0..columns {
-                self.mix::<V, 1, R, true>(rows.value, (column, columns), place, factors);
-            }
-        }
-    }
-
-    /// Leaves a panel's scores of a tile after a stage in `scores`; returns the largest of each row.
-    #[inline(always)]
-    fn score<V: Vector<Lane = A>, const R: usize>(
-        &mut self,
-        block: &Block<'_, A>,
-        (tile, sort): (&Tile, Sort),
-        key: &[A],
-        stage: Stage,
-        panel: &Panel,
-    ) -> [V; R] {
-        let (count, dim) = (tile.keys.len(), block.terms.dim);
-        let lanes = R * V::LANES;
-        let query = &self.query[panel.rows.start * dim..][..lanes * dim];
-        let finished = are_finished(block.terms, sort);
+    fn score<P: Vector<Lane = A>>(&mut self, terms: &Terms<'_>, part: &Part, key: &[A], stage: Stage) -> P {
+        let (count, dim) = (part.tile.keys.len(), terms.dim);
+        let query = &self.query[part.first * dim..][..P::LANES * dim];
+        let finished = are_finished(terms, part.sort);
         // Where there is more to do, by way of the other buffer.
         let products = if finished { &mut self.scores } else { &mut self.weights };
-        let products = &mut products[..count * lanes];
-        let epilogue = Epilogue::<V>::new(stage, block.terms);
-        let mut maxima = [V::splat(A::NEG_INFINITY); R];
+        let products = &mut products[..count * P::LANES];
+        let epilogue = Epilogue::<P>::new(stage, terms);
+        let mut maxima = P::splat(A::NEG_INFINITY);
         let mut at = 0;
         while at + CHAINS <= count {
-            products_of::<V, CHAINS, R>(query, (key, at, dim), products, epilogue, &mut maxima);
+            products_of::<P, CHAINS>(query, (key, at, dim), products, epilogue, &mut maxima);
             at += CHAINS;
         }
         while at + FEWER <= count {
-            products_of::<V, FEWER, R>(query, (key, at, dim), products, epilogue, &mut maxima);
+            products_of::<P, FEWER>(query, (key, at, dim), products, epilogue, &mut maxima);
             at += FEWER;
         }
         for at in at..count {
-            products_of::<V, 1, R>(query, (key, at, dim), products, epilogue, &mut maxima);
+            products_of::<P, 1>(query, (key, at, dim), products, epilogue, &mut maxima);
         }
         if finished {
             return maxima;
         }
-        let of_panel = Tile { rows: block.queries_of(panel), ..tile.clone() };
-        block.terms.simd.run(TakeTo {
+        terms.simd.run(TakeTo {
             stage,
-            terms: block.terms,
-            tile: &of_panel,
-            sort,
-            products: Grid { cells: &mut self.weights[..count * lanes], row_step: 1, key_step: lanes },
-            scores: &mut self.scores[..count * lanes],
+            terms,
+            tile: &part.tile,
+            sort: part.sort,
+            products: Grid { cells: &mut self.weights[..count * P::LANES], row_step: 1, key_step: P::LANES },
+            scores: &mut self.scores[..count * P::LANES],
             scratch: &mut self.steps,
         });
-        maxima = [V::splat(A::NEG_INFINITY); R];
-        for of_key in self.scores[..count * lanes].chunks_exact(lanes) {
-            for (r, max) in maxima.iter_mut().enumerate() {
-                // NaN is never greater, so it is ignored here and shows up in the sum.
-                *max = V::load(&of_key[r * V::LANES..]).max(*max);
-            }
+        maxima = P::splat(A::NEG_INFINITY);
+        for of_key in self.scores[..count * P::LANES].chunks_exact(P::LANES) {
+            // NaN is never greater, so it is ignored here and shows up in the sum.
+            maxima = P::load(of_key).max(maxima);
         }
         maxima
     }
 
-    /// From a panel's scores to unnormalised weights; maxima and sums move on. Returns what its outputs are to be
-    /// multiplied by.
+    /// From a panel's scores to unnormalised weights, and their sums.
     #[inline(always)]
-    fn weigh<V: Vector<Lane = A>, const R: usize>(
-        &mut self,
-        count: usize,
-        first: usize,
-        maxima: [V; R],
-    ) -> [V; R] {
-        let lanes = R * V::LANES;
-        let [mut references, mut factors, mut sums] = [maxima; 3];
-        for (r, max) in maxima.into_iter().enumerate() {
-            let at = first + r * V::LANES;
-            Raised { reference: references[r], factor: factors[r] } = self.states.raise(at, max);
-            sums[r] = V::load(&self.states.sum[at..]);
+    fn weigh<P: Vector<Lane = A>>(&mut self, part: &Part, maxima: P) {
+        // + 0: a maximum of -0 and one of +0 must not differ.
+        let maxima = maxima.add(P::splat(A::ZERO));
+        let (reference, mut sums) = (reference(maxima), P::splat(A::ZERO));
+        let cells = part.tile.keys.len() * P::LANES;
+        // Keys by twos, so that twice as many exponentials overlap.
+        let mut scores = self.scores[..cells].chunks_exact(2 * P::LANES);
+        let mut weights = self.weights[..cells].chunks_exact_mut(2 * P::LANES);
+        for (scores, weights) in scores.by_ref().zip(weights.by_ref()) {
+            // A masked score is -∞ and its exponential exactly 0.
+            let p = exp(<[P; 2]>::load(scores).sub([reference; 2]));
+            sums = sums.add(p[0]).add(p[1]);
+            p.store(weights);
         }
-        let scores = self.scores[..count * lanes].chunks_exact(lanes);
-        for (scores, weights) in scores.zip(self.weights.chunks_exact_mut(lanes)) {
-            for r in 0..R {
-                // A masked score is -∞ and its exponential exactly 0.
-                let p = exp(V::load(&scores[r * V::LANES..]).sub(references[r]));
-                sums[r] = sums[r].add(p);
-                p.store(&mut weights[r * V::LANES..]);
-            }
+        if let (last @ [_, ..], weights) = (scores.remainder(), weights.into_remainder()) {
+            let p = exp(P::load(last).sub(reference));
+            sums = sums.add(p);
+            p.store(weights);
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            sum.store(&mut self.states.sum[first + r * V::LANES..]);
-        }
-        factors
+        maxima.store(&mut self.states.max[part.first..]);
+        sums.store(&mut self.states.sum[part.first..]);
     }
 
-    /// Adds the weighted values of a tile, `(keys, columns)`, to a panel's output times its factors. The panel begins at
-    /// row `first` of `width`.
+    /// The weighted sums of values, for a panel.
     #[inline(always)]
-    fn mix_all<V: Vector<Lane = A>, const R: usize>(
-        &mut self,
-        value: &[A],
-        columns: usize,
-        place: (usize, usize),
-        factors: [V; R],
-    ) {
+    fn mix_all<P: Vector<Lane = A>>(&mut self, part: &Part, value: Values<'_, A>, select: bool) {
+        let columns = value.columns;
         let mut at = 0;
+        while select && at < columns {
+            self.mix::<P, 1, true>(part, value, at);
+            at += 1;
+        }
         while at + CHAINS <= columns {
-            self.mix::<V, CHAINS, R, false>(value, (at, columns), place, factors);
+            self.mix::<P, CHAINS, false>(part, value, at);
             at += CHAINS;
         }
         while at + FEWER <= columns {
-            self.mix::<V, FEWER, R, false>(value, (at, columns), place, factors);
+            self.mix::<P, FEWER, false>(part, value, at);
             at += FEWER;
         }
         for at in at..columns {
-            self.mix::<V, 1, R, false>(value, (at, columns), place, factors);
+            self.mix::<P, 1, false>(part, value, at);
         }
     }
 
-    /// [`mix_all`](Self::mix_all) for a few columns, from `column` of `columns` on.
+    /// [`mix_all`](Self::mix_all) for a few columns, from `column` on.
     #[inline(always)]
-    fn mix<V: Vector<Lane = A>, const COLUMNS: usize, const R: usize, const SELECT: bool>(
+    fn mix<P: Vector<Lane = A>, const COLUMNS: usize, const SELECT: bool>(
         &mut self,
-        value: &[A],
-        (column, columns): (usize, usize),
-        (first, width): (usize, usize),
-        factors: [V; R],
+        part: &Part,
+        value: Values<'_, A>,
+        column: usize,
     ) {
-        let lanes = R * V::LANES;
-        let steps = value.len() / columns;
-        let mut sums = [[V::splat(A::ZERO); R]; COLUMNS];
-        let at = |chain: usize, r: usize| (column + chain) * width + first + r * V::LANES;
-        for (chain, sums) in sums.iter_mut().enumerate() {
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = V::load(&self.states.output[at(chain, r)..]).mul(factors[r]);
-            }
-        }
-        let value = &value[column..];
+        let count = part.tile.keys.len();
+        let mut sums = [P::splat(A::ZERO); COLUMNS];
+        let numbers = &value.numbers[column..];
         if SELECT {
-            let scores = self.scores.chunks_exact(lanes).zip(self.weights.chunks_exact(lanes));
-            for ((scores, weights), value) in scores.zip(value.chunks(columns)) {
-                for (sums, &v) in sums.iter_mut().zip(value) {
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        let (s, p) = (V::load(&scores[r * V::LANES..]), V::load(&weights[r * V::LANES..]));
-                        let mixed = p.mul_add(V::splat(v), *sum);
-                        *sum = s.if_equal(V::splat(A::NEG_INFINITY), *sum, mixed);
-                    }
+            let scores = self.scores.chunks_exact(P::LANES).zip(self.weights.chunks_exact(P::LANES));
+            for ((scores, weights), value) in scores.zip(numbers.chunks(value.columns)) {
+                let (s, p) = (P::load(scores), P::load(weights));
+                for (sum, &v) in sums.iter_mut().zip(value) {
+                    let mixed = p.mul_add(P::splat(v), *sum);
+                    *sum = s.if_equal(P::splat(A::NEG_INFINITY), *sum, mixed);
                 }
             }
         } else {
-            let weights = Vectors { numbers: &self.weights, stride: lanes };
-            accumulate(
-                &mut sums,
-                steps,
-                weights,
-                Numbers { numbers: value, chain: 1, step: columns },
-                Ahead::NOTHING,
-            );
+            let weights = Vectors { numbers: &self.weights, stride: P::LANES };
+            let values = Numbers { numbers, chain: 1, step: value.columns };
+            accumulate(&mut sums, count, weights, values, Ahead::NOTHING);
         }
-        for (chain, sums) in sums.into_iter().enumerate() {
-            for (r, sum) in sums.into_iter().enumerate() {
-                sum.store(&mut self.states.output[at(chain, r)..]);
-            }
+        let output = self.states.columns::<P>(part.first, column..column + COLUMNS);
+        for (sum, output) in sums.into_iter().zip(output.chunks_exact_mut(P::LANES)) {
+            sum.store(output);
         }
     }
 }
@@ -440,29 +380,22 @@ impl<A: Real> Scratch<A> {
 /// `q · k` of a panel of queries, `(dim, lanes)`, with a few keys, from `at` on, of `(keys, dim)`, and what becomes of it;
 /// maxima follow.
 #[inline(always)]
-fn products_of<V: Vector, const KEYS: usize, const R: usize>(
-    query: &[V::Lane],
-    (key, at, dim): (&[V::Lane], usize, usize),
-    scores: &mut [V::Lane],
-    epilogue: Epilogue<V>,
-    maxima: &mut [V; R],
+fn products_of<P: Vector, const KEYS: usize>(
+    query: &[P::Lane],
+    (key, at, dim): (&[P::Lane], usize, usize),
+    scores: &mut [P::Lane],
+    epilogue: Epilogue<P>,
+    maxima: &mut P,
 ) {
-    let lanes = R * V::LANES;
-    let mut sums = [[V::splat(V::Lane::ZERO); R]; KEYS];
-    let queries = Vectors { numbers: query, stride: lanes };
-    accumulate(
-        &mut sums,
-        dim,
-        queries,
-        Numbers { numbers: &key[at * dim..], chain: dim, step: 1 },
-        Ahead::NOTHING,
-    );
-    for (sums, scores) in sums.into_iter().zip(scores[at * lanes..].chunks_exact_mut(lanes)) {
-        for (r, sum) in sums.into_iter().enumerate() {
-            let s = epilogue.of(sum);
-            // NaN is never greater, so it is ignored here and shows up in the sum.
-            maxima[r] = s.max(maxima[r]);
-            s.store(&mut scores[r * V::LANES..]);
-        }
+    let mut sums = [P::splat(P::Lane::ZERO); KEYS];
+    let queries = Vectors { numbers: query, stride: P::LANES };
+    let keys = Numbers { numbers: &key[at * dim..], chain: dim, step: 1 };
+    accumulate(&mut sums, dim, queries, keys, Ahead::NOTHING);
+    let scores = &mut scores[at * P::LANES..][..KEYS * P::LANES];
+    for (sum, scores) in sums.into_iter().zip(scores.chunks_exact_mut(P::LANES)) {
+        let s = epilogue.of(sum);
+        // NaN is never greater, so it is ignored here and shows up in the sum.
+        *maxima = s.max(*maxima);
+        s.store(scores);
     }
 }

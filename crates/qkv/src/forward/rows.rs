@@ -24,7 +24,8 @@ pub struct Rows<'o, O: Element> {
 pub enum Finish {
     /// The weighted mean, rounded.
     Mean,
-    /// Maximum, sum and weighted sum as they are, in this order in one row: the output has two columns more.
+    /// Maximum, sum and weighted sum as they are, in this order in one row: the output has two columns more. There are
+    /// more keys to come, and a sink is taken in once, at the end.
     Raw,
 }
 
@@ -76,7 +77,7 @@ impl<'o, O: Element> Rows<'o, O> {
         row: usize,
         max: O::Accumulator,
         sum: O::Accumulator,
-        output: impl Fn(usize) -> O::Accumulator,
+        output: impl Iterator<Item = O::Accumulator>,
     ) {
         if let Some([maxima, sums]) = &mut self.stats {
             maxima[row] = Element::leave(max);
@@ -86,13 +87,13 @@ impl<'o, O: Element> Rows<'o, O> {
         match self.finish {
             // A slice is gone through faster.
             Finish::Mean => match to.as_slice_mut() {
-                Some(to) => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
-                None => to.iter_mut().enumerate().for_each(|(column, y)| *y = O::leave(output(column))),
+                Some(to) => to.iter_mut().zip(output).for_each(|(y, mean)| *y = O::leave(mean)),
+                None => to.iter_mut().zip(output).for_each(|(y, mean)| *y = O::leave(mean)),
             },
             Finish::Raw => {
                 to[0] = O::round(max);
                 to[1] = O::round(sum);
-                to.iter_mut().skip(2).enumerate().for_each(|(column, o)| *o = O::round(output(column)));
+                to.iter_mut().skip(2).zip(output).for_each(|(y, sum)| *y = O::round(sum));
             }
         }
     }
@@ -105,8 +106,11 @@ impl<'o, O: Element> Rows<'o, O> {
 
 /// What kernels write to, whatever its type.
 pub(crate) trait Target<A> {
-    /// Finishes and writes a row; in `states`, which have seen all keys, it is `from`.
-    fn finish(&mut self, row: usize, states: &mut States<A>, from: usize, sink: Option<A>);
+    /// What rows are to be when they are put.
+    fn finish(&self) -> Finish;
+
+    /// Writes a row; in `states`, which have seen all keys and are finished as it wants them, it is `from`.
+    fn put_row(&mut self, row: usize, states: &States<A>, from: usize);
 
     /// Writes part of a column, from row `first` on, of a matrix that is not an output of attention but of scores or
     /// weights.
@@ -114,22 +118,12 @@ pub(crate) trait Target<A> {
 }
 
 impl<O: Element> Target<O::Accumulator> for Rows<'_, O> {
-    fn finish(
-        &mut self,
-        row: usize,
-        states: &mut States<O::Accumulator>,
-        from: usize,
-        sink: Option<O::Accumulator>,
-    ) {
-        // A sink is taken in once, at the end; raw states have more keys to come.
-        if let (Finish::Mean, Some(sink)) = (self.finish, sink) {
-            states.take_sink(from, sink);
-        }
-        let (max, sum) = (states.max[from], states.sum[from]);
-        match self.finish {
-            Finish::Mean => self.put(row, max, sum, |column| states.mean(from, column)),
-            Finish::Raw => self.put(row, max, sum, |column| states.output[states.index(from, column)]),
-        }
+    fn finish(&self) -> Finish {
+        self.finish
+    }
+
+    fn put_row(&mut self, row: usize, states: &States<O::Accumulator>, from: usize) {
+        self.put(row, states.max[from], states.sum[from], states.output_of(from));
     }
 
     fn set_column(&mut self, column: usize, first: usize, numbers: &[O::Accumulator]) {

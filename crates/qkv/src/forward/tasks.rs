@@ -17,7 +17,7 @@ use crate::plan;
 use crate::problem::{Path, Problem, Stage, Terms};
 use crate::scalar;
 use crate::simd::Simd;
-use crate::tile::{CHUNK, Pair, QUERY_BLOCK};
+use crate::tile::{Pair, QUERY_BLOCK, TILE};
 
 type Wide<T> = <T as Element>::Accumulator;
 
@@ -64,7 +64,7 @@ pub trait Compiled: Sized {
     where
         Self: Element;
 
-    /// Rows from `(batches, heads, len_query, 2 + dim_value)` states over spans of keys, each with its first chunk.
+    /// Rows from `(batches, heads, len_query, 2 + dim_value)` states over spans of keys, each with its first tile.
     fn join(
         heads: Heads<'_, Self>,
         states: &[(u64, ArrayViewD<'_, Wide<Self>>)],
@@ -173,7 +173,7 @@ where
 
 fn prefill_buffers<A: Real>(terms: &Terms<'_>) -> Buffers<impl Fn() -> prefill::Scratch<A>> {
     let (dim, dim_value) = (terms.dim, terms.dim_value);
-    let bytes = prefill::Scratch::<A>::bytes(dim, dim_value, terms.len_key.div_ceil(CHUNK));
+    let bytes = prefill::Scratch::<A>::bytes(dim, dim_value, terms.len_key.div_ceil(TILE));
     Buffers {
         kept: Some(([dim, dim_value, 0, 0], bytes)),
         new: move || prefill::Scratch::new(dim, dim_value),
@@ -212,7 +212,7 @@ where
             Finish::Mean => state.finish().collect(),
             Finish::Raw => state.output.clone(),
         };
-        rows.put(0, state.max, state.sum, |column| output[column]);
+        rows.put(0, state.max, state.sum, output.into_iter());
     })
 }
 
@@ -241,7 +241,7 @@ where
         (keys.clone(), Heads::all(states.view_mut(), problem.terms.heads, None, Finish::Raw))
     });
     decode_tasks(problem, (tasks, parts), threads, progress)?;
-    let states = spans.iter().zip(&states).map(|((chunk, _), states)| (*chunk, states.view()));
+    let states = spans.iter().zip(&states).map(|((tile, _), states)| (*tile, states.view()));
     let sinks = |head| problem.terms.sink(head);
     O::join(heads, &states.collect::<Vec<_>>(), &sinks, problem.terms.simd)
 }
@@ -304,7 +304,7 @@ fn blocks_of<O: Element>(mut group: Group<'_, O>, count: usize) -> impl Iterator
     })
 }
 
-/// Joins `(batches, heads, len_query, 2 + dim_value)` states of each span; each comes with its first chunk.
+/// Joins `(batches, heads, len_query, 2 + dim_value)` states of each span; each comes with its first tile.
 fn join<O: Element>(
     heads: Heads<'_, O>,
     states: &[(u64, ArrayViewD<'_, O::Accumulator>)],
@@ -317,11 +317,11 @@ fn join<O: Element>(
     let tasks = (heads.blocks(QUERY_BLOCK), heads.flat_map(|rows| rows.blocks(QUERY_BLOCK)));
     let buffers = Buffers { kept: None, new: || join::Scratch::new(QUERY_BLOCK, dim_value) };
     schedule::each(tasks, threads, &mut None, buffers, |scratch, mut rows: Rows<'_, O>| {
-        let spans = states.iter().map(|(chunk, states)| {
+        let spans = states.iter().map(|(tile, states)| {
             let heads = states.shape()[1];
             let start = (rows.batch * heads + rows.head) * states.shape()[2] + rows.first;
             let states = states.to_slice().expect("contiguous");
-            (*chunk, &states[start * (2 + dim_value)..(start + rows.len()) * (2 + dim_value)])
+            (*tile, &states[start * (2 + dim_value)..(start + rows.len()) * (2 + dim_value)])
         });
         let spans = spans.collect();
         let sink = sink(rows.head);

@@ -209,7 +209,7 @@ pub(crate) fn ln<A: Real>(x: A) -> A {
 mod tests {
     use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
-    use super::super::{Kernel, Simd};
+    use super::super::{Kernel, Register, Simd};
     use super::*;
 
     // The largest errors that are documented, in ulps.
@@ -559,7 +559,7 @@ mod tests {
         type Output = Vec<[A; 2]>;
 
         #[inline(always)]
-        fn run<V: Vector<Lane = A>>(self) -> Self::Output {
+        fn run<V: Register<Lane = A>>(self) -> Self::Output {
             let mut results = Vec::new();
             for x in self.0.chunks_exact(V::LANES) {
                 let mut lanes = [vec![A::ZERO; V::LANES], vec![A::ZERO; V::LANES]];

@@ -5,15 +5,14 @@
 //! each lane, so a lane goes through the very numbers that `scalar.rs` goes through. This folder holds the only
 //! `unsafe` of the engine.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod environment;
 pub(crate) mod math;
 mod portable;
 mod products;
+mod several;
 mod transpose;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::fmt;
 
@@ -29,14 +28,13 @@ use crate::element::Real;
 /// A multiple of the lanes of every vector: how far arrays are padded whose numbers go into lanes.
 pub(crate) const PADDING: usize = 16;
 
-/// A register of [`LANES`](Vector::LANES) numbers; each operation is done in each lane by itself.
+/// [`LANES`](Vector::LANES) numbers; each operation is done in each lane by itself.
 ///
-/// f32 and f64 are vectors of one lane, which is how `scalar.rs` shares [`math`] with the kernels.
+/// f32 and f64 are vectors of one lane, which is how `scalar.rs` shares [`math`] with the kernels, and an array of vectors
+/// is one with the lanes of all of them.
 pub trait Vector: Copy {
     type Lane: Real;
     const LANES: usize;
-    /// How many of them the machine has: what sums can be kept at once.
-    const REGISTERS: usize;
 
     fn splat(x: Self::Lane) -> Self;
     /// The first `LANES` numbers of a slice that has at least so many.
@@ -58,6 +56,12 @@ pub trait Vector: Copy {
     fn if_less(self, other: Self, then: Self, otherwise: Self) -> Self;
     /// `then` where `self == other`, else `otherwise` (so too where either is NaN).
     fn if_equal(self, other: Self, then: Self, otherwise: Self) -> Self;
+}
+
+/// A vector that is one register of the machine. What an instruction set has no better way for is done lane by lane.
+pub trait Register: Vector {
+    /// How many the machine has: what sums can be kept at once.
+    const REGISTERS: usize;
 
     /// -∞ in each lane whose byte is 0: lane i goes by byte i, of at least as many as there are lanes.
     #[inline(always)]
@@ -70,7 +74,7 @@ pub trait Vector: Copy {
         Self::load(&lanes)
     }
 
-    /// [`load`](Self::load) of numbers that are widened on the way, exactly.
+    /// [`load`](Vector::load) of numbers that are widened on the way, exactly.
     #[inline(always)]
     fn load_f16(from: &[f16]) -> Self {
         one_by_one(|lane| Self::Lane::from_f64(from[lane].to_f64()))
@@ -102,7 +106,7 @@ pub trait Vector: Copy {
 
 /// A vector whose lanes are made by themselves.
 #[inline(always)]
-fn one_by_one<V: Vector>(lane: impl Fn(usize) -> V::Lane) -> V {
+fn one_by_one<V: Register>(lane: impl Fn(usize) -> V::Lane) -> V {
     let mut lanes = [V::Lane::ZERO; PADDING];
     for (i, x) in lanes[..V::LANES].iter_mut().enumerate() {
         *x = lane(i);
@@ -110,38 +114,38 @@ fn one_by_one<V: Vector>(lane: impl Fn(usize) -> V::Lane) -> V {
     V::load(&lanes)
 }
 
-/// The vectors of one lane type for each instruction set.
+/// The registers of one lane type for each instruction set.
 ///
 /// Public, like all that it names, only because [`Real`] is; no other crate can reach it.
 pub trait Lane: Vector<Lane = Self> + math::Coefficients {
-    type Portable: Vector<Lane = Self>;
+    type Portable: Register<Lane = Self>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2: Vector<Lane = Self>;
+    type Avx2: Register<Lane = Self>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512: Vector<Lane = Self>;
+    type Avx512: Register<Lane = Self>;
 }
 
 impl Lane for f32 {
     type Portable = Lanes<f32, 4>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2 = avx2::F32x8;
+    type Avx2 = x86::avx2::F32x8;
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = avx512::F32x16;
+    type Avx512 = x86::avx512::F32x16;
 }
 
 impl Lane for f64 {
     type Portable = Lanes<f64, 2>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2 = avx2::F64x4;
+    type Avx2 = x86::avx2::F64x4;
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = avx512::F64x8;
+    type Avx512 = x86::avx512::F64x8;
 }
 
 /// Work that can be compiled for any instruction set. All that `run` calls in its loops must be
 /// `#[inline(always)]`, or it stays at the baseline.
 pub(crate) trait Kernel<A: Real> {
     type Output;
-    fn run<V: Vector<Lane = A>>(self) -> Self::Output;
+    fn run<V: Register<Lane = A>>(self) -> Self::Output;
 }
 
 /// The instruction set that kernels run on. It decides the speed and nothing else.

@@ -3,7 +3,7 @@
 //! The compiler turns the loops into whatever registers the target's baseline has. The fused multiply-add is an
 //! instruction where the baseline has one, else software.
 
-use super::Vector;
+use super::{Register, Vector};
 use crate::element::Real;
 
 /// Whether the target's baseline has a fused multiply-add.
@@ -33,7 +33,6 @@ impl<A: Real, const N: usize> Lanes<A, N> {
 impl<A: Real, const N: usize> Vector for Lanes<A, N> {
     type Lane = A;
     const LANES: usize = N;
-    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn splat(x: A) -> Self {
@@ -102,12 +101,15 @@ impl<A: Real, const N: usize> Vector for Lanes<A, N> {
     }
 }
 
+impl<A: Real, const N: usize> Register for Lanes<A, N> {
+    const REGISTERS: usize = 16;
+}
+
 macro_rules! one_lane {
     ($real:ident, $software:path) => {
         impl Vector for $real {
             type Lane = Self;
             const LANES: usize = 1;
-            const REGISTERS: usize = 16;
 
             #[inline(always)]
             fn splat(x: Self) -> Self {

@@ -1,12 +1,11 @@
-//! The one loop in which nearly all time is spent: a few sums of products for each of a few vectors, all in registers.
+//! The one loop in which nearly all time is spent: a few sums of products of vectors, all in registers.
 //!
 //! Scores are such sums over the numbers of a query and a key, outputs over the keys' weights and values; with queries
 //! in the lanes or keys, then columns. Each sum is a chain of fused multiply-adds in the order of its steps.
 
 use super::Vector;
-use crate::element::Real;
 
-/// Vectors that follow one another in memory; those of the next step begin `stride` numbers further on.
+/// A vector for each step; that of the next begins `stride` numbers further on.
 #[derive(Clone, Copy)]
 pub(crate) struct Vectors<'n, A> {
     pub(crate) numbers: &'n [A],
@@ -70,13 +69,16 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// For each of `steps`: adds to `sums[chain][v]` the product of vector `v` and the chain's number.
+/// Steps between two looks at whether there are more.
+const UNROLLED: usize = 4;
+
+/// For each of `steps`: adds to each chain's sum the product of the step's vector and the chain's number.
 ///
 /// # Panics
 /// If the vectors or numbers are fewer.
 #[inline(always)]
-pub(crate) fn accumulate<V: Vector, const CHAINS: usize, const VECTORS: usize>(
-    sums: &mut [[V; VECTORS]; CHAINS],
+pub(crate) fn accumulate<V: Vector, const CHAINS: usize>(
+    sums: &mut [V; CHAINS],
     steps: usize,
     vectors: Vectors<'_, V::Lane>,
     numbers: Numbers<'_, V::Lane>,
@@ -85,28 +87,44 @@ pub(crate) fn accumulate<V: Vector, const CHAINS: usize, const VECTORS: usize>(
     if steps == 0 {
         return;
     }
-    let last_vectors = (steps - 1).saturating_mul(vectors.stride);
-    assert!(last_vectors.saturating_add(VECTORS * V::LANES) <= vectors.numbers.len());
+    let last_vector = (steps - 1).saturating_mul(vectors.stride);
+    assert!(last_vector.saturating_add(V::LANES) <= vectors.numbers.len());
     let last_number = (steps - 1).saturating_mul(numbers.step);
     assert!(last_number.saturating_add((CHAINS - 1).saturating_mul(numbers.chain)) < numbers.numbers.len());
-    for step in 0..steps {
-        ahead.ask(step);
-        let of_step = step * vectors.stride;
-        // Kept while each chain's number passes: with twelve sums, two vectors and one number fill 15 registers.
-        let mut loaded = [V::splat(V::Lane::ZERO); VECTORS];
-        for (v, loaded) in loaded.iter_mut().enumerate() {
-            let at = of_step + v * V::LANES;
+    let whole = steps / UNROLLED * UNROLLED;
+    for first in (0..whole).step_by(UNROLLED) {
+        for step in first..first + UNROLLED {
             // SAFETY: asserted above for the last step, beyond which no other reaches.
-            *loaded = V::load(unsafe { vectors.numbers.get_unchecked(at..at + V::LANES) });
+            unsafe { add_step(sums, step, vectors, numbers) };
+            ahead.ask(step);
         }
-        for (chain, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: asserted above for the last step and chain, beyond which no other reaches.
-            let number =
-                unsafe { *numbers.numbers.get_unchecked(step * numbers.step + chain * numbers.chain) };
-            let number = V::splat(number);
-            for (sum, &loaded) in sums.iter_mut().zip(&loaded) {
-                *sum = loaded.mul_add(number, *sum);
-            }
-        }
+    }
+    for step in whole..steps {
+        // SAFETY: as above.
+        unsafe { add_step(sums, step, vectors, numbers) };
+        ahead.ask(step);
+    }
+}
+
+/// A step of [`accumulate`]. A function, since a closure would not be compiled for the instructions of the kernel around it.
+///
+/// # Safety
+/// The vectors and numbers of the step are there.
+#[inline(always)]
+unsafe fn add_step<V: Vector, const CHAINS: usize>(
+    sums: &mut [V; CHAINS],
+    step: usize,
+    vectors: Vectors<'_, V::Lane>,
+    numbers: Numbers<'_, V::Lane>,
+) {
+    let at = step * vectors.stride;
+    // Kept while each chain's number passes: with six sums of two registers, these and a number fill 15.
+    // SAFETY: as the caller promises.
+    let vector = V::load(unsafe { vectors.numbers.get_unchecked(at..at + V::LANES) });
+    for (chain, sum) in sums.iter_mut().enumerate() {
+        let at = step * numbers.step + chain * numbers.chain;
+        // SAFETY: as the caller promises.
+        let number = V::splat(unsafe { *numbers.numbers.get_unchecked(at) });
+        *sum = vector.mul_add(number, *sum);
     }
 }

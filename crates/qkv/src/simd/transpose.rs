@@ -1,15 +1,15 @@
 //! Rows to columns, for numbers that are to stand in lanes.
 
-use super::Vector;
+use super::Register;
 use crate::element::Element;
 
-/// Widens [`LANES`](Vector::LANES) rows and writes them as columns: number `column` of row `i` goes to
+/// Widens [`LANES`](super::Vector::LANES) rows and writes them as columns: number `column` of row `i` goes to
 /// `to[column * stride + i]`. Done for as many columns as fill whole vectors of the shortest row; returns their number.
 ///
 /// # Panics
 /// If there are fewer rows, or `to` is too short.
 #[inline(always)]
-pub(crate) fn transpose<T: Element, V: Vector<Lane = T::Accumulator>>(
+pub(crate) fn transpose<T: Element, V: Register<Lane = T::Accumulator>>(
     rows: &[&[T]],
     to: &mut [T::Accumulator],
     stride: usize,
