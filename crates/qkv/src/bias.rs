@@ -4,6 +4,7 @@
 //! the largest negative number.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use half::{bf16, f16};
 use ndarray::{ArrayView, ArrayViewD, Dimension};
@@ -11,8 +12,8 @@ use ndarray::{ArrayView, ArrayViewD, Dimension};
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::mask::{Hint, Region, Visibility};
-use crate::planes::{DynView, Planes};
-use crate::simd::{PADDING, Register, Vector, prefetch_after, transpose};
+use crate::planes::{DynView, PlaneView, Planes};
+use crate::simd::{PADDING, Register, Vector, prefetch_after};
 use crate::tile::{Grid, Pair, Sort, TILE, Tile, TileMap};
 
 /// An array that is added to the scores, of any of the four types whatever the queries have.
@@ -155,70 +156,122 @@ impl<'a> BiasPlanes<'a> {
         }
     }
 
-    /// A tile's biases, by way of `rows`, which holds as many of its rows as a vector has lanes.
+    /// Adds a tile's biases to its scores.
     #[inline(always)]
-    fn fill<V: Register>(&self, tile: &Tile, bias: &mut Grid<'_, V::Lane>, rows: &mut [V::Lane]) {
+    fn add<V: Register>(&self, tile: &Tile, scores: &mut Grid<'_, V::Lane>) {
         match &self.planes {
-            TypedPlanes::F16(planes) => {
-                fill::<V, _>(planes, tile, bias, rows, |x| V::Lane::from_f32(x.widen()))
-            }
-            TypedPlanes::Bf16(planes) => {
-                fill::<V, _>(planes, tile, bias, rows, |x| V::Lane::from_f32(x.widen()))
-            }
-            TypedPlanes::F32(planes) => fill::<V, _>(planes, tile, bias, rows, V::Lane::from_f32),
-            TypedPlanes::F64(planes) => fill::<V, _>(planes, tile, bias, rows, to_accumulator),
+            TypedPlanes::F16(planes) => add::<V, _>(planes, tile, scores),
+            TypedPlanes::Bf16(planes) => add::<V, _>(planes, tile, scores),
+            TypedPlanes::F32(planes) => add::<V, _>(planes, tile, scores),
+            TypedPlanes::F64(planes) => add::<V, _>(planes, tile, scores),
         }
     }
 }
 
+/// A type that biases are stored in.
+trait Stored: Element {
+    /// As many of the accumulator type as a vector has lanes.
+    fn load<V: Register>(from: &[Self]) -> V;
+}
+
+macro_rules! stored {
+    ($($stored:ident by $load:ident),*) => {
+        $(impl Stored for $stored {
+            #[inline(always)]
+            fn load<V: Register>(from: &[Self]) -> V {
+                V::$load(from)
+            }
+        })*
+    };
+}
+
+stored!(f16 by load_f16, bf16 by load_bf16, f32 by load_f32);
+
+impl Stored for f64 {
+    #[inline(always)]
+    fn load<V: Register>(from: &[Self]) -> V {
+        let mut lanes = [V::Lane::ZERO; PADDING];
+        for (lane, &x) in lanes[..V::LANES].iter_mut().zip(from) {
+            *lane = to_accumulator(x);
+        }
+        V::load(&lanes)
+    }
+}
+
+/// [`BiasPlanes::add`] for one type.
 #[inline(always)]
-fn fill<V: Register, T: Element>(
-    planes: &Planes<'_, T>,
-    tile: &Tile,
-    bias: &mut Grid<'_, V::Lane>,
-    rows: &mut [V::Lane],
-    widen: impl Fn(T) -> V::Lane,
-) {
+fn add<V: Register, T: Stored>(planes: &Planes<'_, T>, tile: &Tile, scores: &mut Grid<'_, V::Lane>) {
     let plane = &planes.get(tile.batch, tile.head);
-    let (count, keys) = (tile.rows.len(), tile.keys.len());
-    let of_row = Planes::rows_of(plane, tile);
-    let whole = if of_row.is_some() && bias.row_step == 1 { count / V::LANES * V::LANES } else { 0 };
-    if let Some(of_row) = &of_row {
-        for row in (0..whole).step_by(V::LANES) {
-            for (i, to) in rows.chunks_exact_mut(TILE).take(V::LANES).enumerate() {
-                let from = of_row(row + i);
+    let (rows, keys) = (tile.rows.len(), tile.keys.len());
+    let Some(of_row) = Planes::rows_of(plane, tile) else {
+        return add_one_by_one(plane, tile, scores, (0..rows, 0..keys));
+    };
+    let whole_keys = keys / V::LANES * V::LANES;
+    if scores.row_step == 1 {
+        let whole_rows = rows / V::LANES * V::LANES;
+        for row in (0..whole_rows).step_by(V::LANES) {
+            let mut slices: [&[T]; PADDING] = [&[]; PADDING];
+            for (i, slice) in slices[..V::LANES].iter_mut().enumerate() {
+                *slice = of_row(row + i);
                 // The next tile's follow in memory.
-                prefetch_after(from);
-                for (to, &x) in to.iter_mut().zip(from) {
-                    *to = widen(x);
+                prefetch_after(slice);
+            }
+            for first in (0..whole_keys).step_by(V::LANES) {
+                let mut square = [V::splat(V::Lane::ZERO); PADDING];
+                for (bias, of_row) in square.iter_mut().zip(&slices[..V::LANES]) {
+                    *bias = <T as Stored>::load(&of_row[first..]);
                 }
-            }
-            let mut slices: [&[V::Lane]; PADDING] = [&[]; PADDING];
-            for (slice, row) in slices.iter_mut().zip(rows.chunks_exact(TILE)) {
-                *slice = &row[..keys];
-            }
-            let done = transpose::<V::Lane, V>(&slices, &mut bias.cells[row..], bias.key_step);
-            for key in done..keys {
-                for (i, slice) in slices[..V::LANES].iter().enumerate() {
-                    bias[(row + i, key)] = slice[key];
-                }
-            }
-        }
-    }
-    for row in whole..count {
-        match &of_row {
-            Some(of_row) => {
-                for (key, &x) in of_row(row).iter().enumerate() {
-                    bias[(row, key)] = widen(x);
-                }
-            }
-            None => {
-                for key in 0..keys {
-                    bias[(row, key)] = widen(Planes::at(plane, tile.rows.start + row, tile.keys.start + key));
+                V::transpose(&mut square);
+                for (key, &bias) in square[..V::LANES].iter().enumerate() {
+                    let cells = &mut scores.cells[(first + key) * scores.key_step + row..][..V::LANES];
+                    with_bias(V::load(cells), bias).store(cells);
                 }
             }
         }
+        add_one_by_one(plane, tile, scores, (0..whole_rows, whole_keys..keys));
+        add_one_by_one(plane, tile, scores, (whole_rows..rows, 0..keys));
+    } else {
+        for row in 0..rows {
+            let bias = of_row(row);
+            for key in (0..whole_keys).step_by(V::LANES) {
+                let cells = &mut scores.cells[row * scores.row_step + key..][..V::LANES];
+                with_bias(V::load(cells), <T as Stored>::load(&bias[key..])).store(cells);
+            }
+        }
+        add_one_by_one(plane, tile, scores, (0..rows, whole_keys..keys));
     }
+}
+
+/// [`add`] for some rows and keys of the tile.
+fn add_one_by_one<A: Real, T: Element>(
+    plane: &PlaneView<'_, T>,
+    tile: &Tile,
+    scores: &mut Grid<'_, A>,
+    (rows, keys): (Range<usize>, Range<usize>),
+) {
+    for row in rows {
+        for key in keys.clone() {
+            let bias = Planes::at(plane, tile.rows.start + row, tile.keys.start + key);
+            let cell = &mut scores[(row, key)];
+            *cell = with_bias(*cell, to_accumulator(bias.widen().to_f64()));
+        }
+    }
+}
+
+/// A score with a bias, of which -∞ hides the pair. One that is hidden stays so, and others never become -∞.
+#[inline(always)]
+fn with_bias<V: Vector>(score: V, bias: V) -> V {
+    let none = V::splat(V::Lane::NEG_INFINITY);
+    bias.if_equal(none, none, with_finite_bias(score, bias))
+}
+
+/// [`with_bias`] for biases that hide nothing, even where they are -∞ by overflow.
+#[inline(always)]
+fn with_finite_bias<V: Vector>(score: V, bias: V) -> V {
+    let none = V::splat(V::Lane::NEG_INFINITY);
+    // NaN stays: of the two the maximum then gives the second.
+    let sum = V::splat(-V::Lane::MAX).max(score.add(bias));
+    score.if_equal(none, none, sum)
 }
 
 impl Biases<'_> {
@@ -263,30 +316,20 @@ impl Biases<'_> {
         })
     }
 
-    /// Adds all biases of a tile to its scores. Where `visible` is given, a -∞ hides its pair; where it is not,
-    /// [`sort`](Self::sort) found none.
+    /// Adds all biases of a tile to its scores, which are masked.
     #[inline(always)]
     pub(crate) fn add<V: Register>(
         &self,
         tile: &Tile,
         visibility: &Visibility<'_>,
         scores: &mut Grid<'_, V::Lane>,
-        visible: &mut Option<Grid<'_, u8>>,
-        scratch: &mut BiasScratch<V::Lane>,
+        computed: &mut Vec<f64>,
     ) {
-        let BiasScratch { bias, rows, computed } = scratch;
-        let mut bias = Grid {
-            cells: &mut bias[..scores.cells.len()],
-            row_step: scores.row_step,
-            key_step: scores.key_step,
-        };
         for array in &self.arrays {
-            array.fill::<V>(tile, &mut bias, rows);
-            add_or_hide(scores.cells, bias.cells, visible);
+            array.add::<V>(tile, scores);
         }
         if let Some(slopes) = &self.slopes {
-            penalties::<V>(V::Lane::from_f64(slopes[tile.head]), &visibility.region(tile), &mut bias);
-            add_or_hide(scores.cells, bias.cells, &mut None);
+            add_penalties::<V>(V::Lane::from_f64(slopes[tile.head]), &visibility.region(tile), scores);
         }
         for closure in self.closures {
             let region = visibility.region(tile);
@@ -294,18 +337,17 @@ impl Biases<'_> {
             computed.resize(region.len(), 0.0);
             closure.fill(&region, computed);
             for (row, of_row) in computed.chunks_exact(region.width()).enumerate() {
-                for (column, &number) in of_row.iter().enumerate() {
-                    bias[(row, column)] = to_accumulator(number);
+                for (key, &bias) in of_row.iter().enumerate() {
+                    scores[(row, key)] = with_bias(scores[(row, key)], to_accumulator(bias));
                 }
             }
-            add_or_hide(scores.cells, bias.cells, visible);
         }
     }
 }
 
-/// ALiBi's: the slope times the distance, negated.
+/// Adds ALiBi's penalties: the slope times the distance, negated.
 #[inline(always)]
-fn penalties<V: Vector>(slope: V::Lane, region: &Region, bias: &mut Grid<'_, V::Lane>) {
+fn add_penalties<V: Vector>(slope: V::Lane, region: &Region, scores: &mut Grid<'_, V::Lane>) {
     let (rows, keys) = ((region.queries.end - region.queries.start) as usize, region.width());
     let farthest =
         region.queries.start.abs_diff(region.keys.end).max(region.queries.end.abs_diff(region.keys.start));
@@ -319,46 +361,25 @@ fn penalties<V: Vector>(slope: V::Lane, region: &Region, bias: &mut Grid<'_, V::
         let (ramp, minus_slope) = (V::load(&ramp), V::splat(-slope));
         // A line's cells are neighbours in memory: queries that grow, or keys, with which the difference shrinks.
         let (lines, length, sign) =
-            if bias.row_step == 1 { (keys, bias.key_step, 1.0) } else { (rows, bias.row_step, -1.0) };
+            if scores.row_step == 1 { (keys, scores.key_step, 1.0) } else { (rows, scores.row_step, -1.0) };
         let sign = V::splat(V::Lane::from_f64(sign));
-        for (line, cells) in bias.cells.chunks_exact_mut(length).take(lines).enumerate() {
+        for (line, cells) in scores.cells.chunks_exact_mut(length).take(lines).enumerate() {
             let first = region.queries.start - region.keys.start
-                + if bias.row_step == 1 { -1 } else { 1 } * line as i64;
+                + if scores.row_step == 1 { -1 } else { 1 } * line as i64;
             for (at, cells) in cells.chunks_exact_mut(V::LANES).enumerate() {
                 let along = ramp.add(V::splat(V::Lane::from_u64((at * V::LANES) as u64)));
                 let difference = along.mul_add(sign, V::splat(V::Lane::from_f64(first as f64)));
                 let distance = difference.max(V::splat(V::Lane::ZERO).sub(difference));
-                minus_slope.mul(distance).store(cells);
+                with_finite_bias(V::load(cells), minus_slope.mul(distance)).store(cells);
             }
         }
         return;
     }
     for (row, query) in region.queries.clone().enumerate() {
         for (column, key) in region.keys.clone().enumerate() {
-            bias[(row, column)] = -(slope * V::Lane::from_u64(query.abs_diff(key)));
+            let penalty = -(slope * V::Lane::from_u64(query.abs_diff(key)));
+            scores[(row, column)] = with_finite_bias(scores[(row, column)], penalty);
         }
-    }
-}
-
-/// Buffers for the biases of one tile.
-#[derive(Debug)]
-pub(crate) struct BiasScratch<A> {
-    pub(crate) bias: Vec<A>,
-    /// `(PADDING, TILE)`
-    pub(crate) rows: Vec<A>,
-    pub(crate) computed: Vec<f64>,
-}
-
-#[inline(always)]
-fn add_or_hide<A: Real>(scores: &mut [A], bias: &[A], visible: &mut Option<Grid<'_, u8>>) {
-    if let Some(visible) = visible {
-        for (visible, &b) in visible.cells.iter_mut().zip(bias) {
-            *visible &= u8::from(b != A::NEG_INFINITY);
-        }
-    }
-    // Where b is -∞ and the pair hidden, the sum does not matter.
-    for (s, &b) in scores.iter_mut().zip(bias) {
-        *s = *s + b;
     }
 }
 

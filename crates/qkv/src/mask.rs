@@ -11,7 +11,8 @@ use ndarray::{Array2, ArrayView2};
 use smallvec::SmallVec;
 
 use crate::planes::Planes;
-use crate::tile::{Grid, Pair, Sort, Tile, TileMap};
+use crate::simd::prefetch_after;
+use crate::tile::{Pair, Sort, TILE, Tile, TileMap, Visible, visible_where, visible_within};
 
 /// Where the queries stand among the keys when order matters.
 ///
@@ -218,27 +219,38 @@ impl<'a> Visibility<'a> {
         sort
     }
 
-    /// Writes which pairs of a tile are visible; `scratch` serves the closures.
-    #[inline(always)]
-    pub(crate) fn fill(&self, tile: &Tile, visible: &mut Grid<'_, u8>, scratch: &mut Vec<bool>) {
-        visible.cells.fill(1);
-        for (row, query) in tile.rows.clone().enumerate() {
-            let keys = self.keys(tile.batch, query);
-            if keys.start <= tile.keys.start && tile.keys.end <= keys.end {
-                continue;
-            }
-            for (column, key) in tile.keys.clone().enumerate() {
-                visible[(row, column)] = u8::from(keys.contains(&key));
-            }
+    /// Writes which keys of a tile each of its queries sees; `scratch` serves the closures.
+    pub(crate) fn fill(&self, tile: &Tile, visible: &mut [Visible], scratch: &mut Vec<bool>) {
+        for (visible, query) in visible.iter_mut().zip(tile.rows.clone()) {
+            *visible = visible_within(&tile.keys, self.keys(tile.batch, query));
         }
+        let mut row_of_bools = [false; TILE];
+        let row_of_bools = &mut row_of_bools[..tile.keys.len()];
         if let Some(segments) = &self.segments {
-            visible.narrow(tile, |query, key| segments.agree(tile.batch, query, key));
+            for (visible, query) in visible.iter_mut().zip(tile.rows.clone()) {
+                for (agrees, key) in row_of_bools.iter_mut().zip(tile.keys.clone()) {
+                    *agrees = segments.agree(tile.batch, query, key);
+                }
+                *visible &= visible_where(row_of_bools);
+            }
         }
         for mask in &self.dense {
             let plane = mask.planes.get(tile.batch, tile.head);
-            match Planes::rows_of(&plane, tile) {
-                Some(of_row) => visible.narrow_to(tile.rows.len(), of_row),
-                None => visible.narrow(tile, |query, key| Planes::at(&plane, query, key)),
+            let of_row = Planes::rows_of(&plane, tile);
+            for (row, visible) in visible[..tile.rows.len()].iter_mut().enumerate() {
+                *visible &= match &of_row {
+                    Some(of_row) => {
+                        // The next tile's follow in memory.
+                        prefetch_after(of_row(row));
+                        visible_where(of_row(row))
+                    }
+                    None => {
+                        for (stored, key) in row_of_bools.iter_mut().zip(tile.keys.clone()) {
+                            *stored = Planes::at(&plane, tile.rows.start + row, key);
+                        }
+                        visible_where(row_of_bools)
+                    }
+                };
             }
         }
         for closure in self.closures {
@@ -246,8 +258,9 @@ impl<'a> Visibility<'a> {
             scratch.clear();
             scratch.resize(region.len(), true);
             closure.fill(&region, scratch);
-            let (first_query, first_key, width) = (tile.rows.start, tile.keys.start, region.width());
-            visible.narrow(tile, |query, key| scratch[(query - first_query) * width + key - first_key]);
+            for (visible, written) in visible.iter_mut().zip(scratch.chunks_exact(region.width())) {
+                *visible &= visible_where(written);
+            }
         }
     }
 

@@ -94,19 +94,24 @@ fn masked<T: Element>(problem: &Problem<'_, T>, pair: Pair, mut s: T::Accumulato
         return None;
     }
     let terms = &problem.terms;
+    s = raised(s);
     for bias in terms.biases.arrays_at(pair) {
-        s = s + rounded_bias(bias);
+        s = raised(s + rounded_bias(bias));
     }
     if let Some(slopes) = &terms.biases.slopes {
         let (query, key) = terms.visibility.positions(pair);
         let slope = T::Accumulator::from_f64(slopes[pair.head]);
-        s = s + -(slope * T::Accumulator::from_u64(query.abs_diff(key)));
+        s = raised(s + -(slope * T::Accumulator::from_u64(query.abs_diff(key))));
     }
     for bias in terms.biases.closures_at(pair, &terms.visibility) {
-        s = s + rounded_bias(bias);
+        s = raised(s + rounded_bias(bias));
     }
-    let lowest = -T::Accumulator::MAX;
-    Some(if s < lowest { lowest } else { s })
+    Some(s)
+}
+
+/// A visible score is never -∞; NaN stays.
+fn raised<A: Real>(s: A) -> A {
+    if s < -A::MAX { -A::MAX } else { s }
 }
 
 /// A finite bias beyond the accumulator's range stops at its largest number: rounding makes no mask.

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::mask::Hint;
 use crate::planes::Planes;
+use crate::simd::bits;
 
 /// Keys in a tile: the span over which the maximum is taken before any exponential is, and whose sums are chains; tiles
 /// merge along a fixed tree. Part of the arithmetic.
@@ -197,82 +198,47 @@ impl<T> IndexMut<(usize, usize)> for Grid<'_, T> {
     }
 }
 
-/// Which pairs of a tile are visible: 1, and 0 for those that are not. (Bytes can be worked on by words.)
-impl Grid<'_, u8> {
-    /// Leaves visible only what `sees` allows too; it is asked by slots.
-    pub(crate) fn narrow(&mut self, tile: &Tile, sees: impl Fn(usize, usize) -> bool) {
-        for (row, query) in tile.rows.clone().enumerate() {
-            for (column, key) in tile.keys.clone().enumerate() {
-                self[(row, column)] &= u8::from(sees(query, key));
-            }
-        }
-    }
+/// Which keys of a tile a query sees, bit by bit; the highest is for the first key, and those beyond the last mean nothing.
+pub(crate) type Visible = u64;
 
-    /// [`narrow`](Self::narrow) by `rows` rows of stored booleans, each with as many keys.
-    #[inline(always)]
-    pub(crate) fn narrow_to<'m>(&mut self, rows: usize, of_row: impl Fn(usize) -> &'m [bool]) {
-        const SIDE: usize = 8;
-        let mut row = 0;
-        // Rows side by side: squares of booleans are turned over in registers, a row of a square in a word.
-        while self.row_step == 1 && row + SIDE <= rows {
-            let mut slices: [&[u8]; SIDE] = [&[]; SIDE];
-            for (i, slice) in slices.iter_mut().enumerate() {
-                *slice = bytemuck::cast_slice(of_row(row + i));
-            }
-            let keys = slices[0].len();
-            let whole = keys / SIDE * SIDE;
-            for key in (0..whole).step_by(SIDE) {
-                let mut square = [0u64; SIDE];
-                for (word, slice) in square.iter_mut().zip(slices) {
-                    *word = u64::from_le_bytes(slice[key..key + SIDE].try_into().expect("eight"));
-                }
-                for (i, word) in turned(square).into_iter().enumerate() {
-                    let cells = &mut self.cells[(key + i) * self.key_step + row..][..SIDE];
-                    let visible = u64::from_le_bytes((&*cells).try_into().expect("eight"));
-                    cells.copy_from_slice(&(visible & word).to_le_bytes());
-                }
-            }
-            for key in whole..keys {
-                for (i, slice) in slices.iter().enumerate() {
-                    self[(row + i, key)] &= slice[key];
-                }
-            }
-            row += SIDE;
-        }
-        for row in row..rows {
-            for (key, &stored) in of_row(row).iter().enumerate() {
-                self[(row, key)] &= u8::from(stored);
-            }
-        }
-    }
+/// Visible are the keys of a tile that lie within some range of slots.
+pub(crate) fn visible_within(tile: &Range<usize>, keys: Range<usize>) -> Visible {
+    let from = |slot: usize| Visible::MAX.checked_shr(slot.saturating_sub(tile.start) as u32).unwrap_or(0);
+    from(keys.start) & !from(keys.end)
 }
 
-/// Byte `i` of word `j` becomes byte `j` of word `i`.
-#[inline(always)]
-fn turned(mut square: [u64; 8]) -> [u64; 8] {
-    // Quarters, then their quarters, then single bytes change places across the diagonal.
-    for (distance, mask) in
-        [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)]
-    {
-        for i in (0..8).filter(|i| i & distance == 0) {
-            let swap = ((square[i] >> (8 * distance)) ^ square[i + distance]) & mask;
-            square[i + distance] ^= swap;
-            square[i] ^= swap << (8 * distance);
+/// Visible is what booleans say, stored ones or those that a closure wrote.
+pub(crate) fn visible_where(keys: &[bool]) -> Visible {
+    let mut padded = [false; TILE];
+    match keys.try_into() {
+        Ok(whole) => bits(whole),
+        Err(_) => {
+            padded[..keys.len()].copy_from_slice(keys);
+            bits(&padded)
         }
     }
-    square
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn keys_seen(visible: Visible, keys: usize) -> Vec<usize> {
+        (0..keys).filter(|key| visible >> (63 - key) & 1 == 1).collect()
+    }
+
     #[test]
-    fn a_turned_square_has_its_columns_as_rows() {
-        let square: [u64; 8] =
-            std::array::from_fn(|j| u64::from_le_bytes(std::array::from_fn(|i| (8 * j + i) as u8)));
-        for (i, word) in turned(square).into_iter().enumerate() {
-            assert_eq!(word.to_le_bytes(), std::array::from_fn(|j| (8 * j + i) as u8));
+    fn a_bit_is_a_key() {
+        for (keys, wanted) in
+            [(0..200, 0..10), (100..100, 0..0), (0..100, 0..0), (103..107, 3..7), (107..200, 7..10)]
+        {
+            let visible = visible_within(&(100..110), keys.clone());
+            assert_eq!(keys_seen(visible, 10), wanted.collect::<Vec<_>>(), "{keys:?}");
+        }
+        for count in 0..=TILE {
+            let stored: Vec<_> = (0..count).map(|key| key % 3 == 1 || key % 7 == 0).collect();
+            let wanted: Vec<_> = (0..count).filter(|&key| stored[key]).collect();
+            assert_eq!(keys_seen(visible_where(&stored), count), wanted);
         }
     }
 }

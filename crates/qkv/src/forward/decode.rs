@@ -42,7 +42,7 @@ pub(crate) struct Scratch<A> {
     weights: Vec<A>,
     /// Of the tile at hand, for each head of the group.
     sorts: Vec<Sort>,
-    steps: ScoreScratch<A>,
+    steps: ScoreScratch,
     states: States<A>,
     tree: Tree<A>,
     columns: usize,
@@ -60,7 +60,7 @@ impl<A: Real> Scratch<A> {
             scores: zeros(rows * TILE),
             weights: zeros(rows * TILE),
             sorts: Vec::with_capacity(terms.group),
-            steps: ScoreScratch::new(QUERIES * TILE),
+            steps: ScoreScratch::new(),
             states: States::new(Order::ColumnsInLanes, padded_rows, columns),
             tree: Tree::new(padded_rows),
             columns,
@@ -74,7 +74,7 @@ impl<A: Real> Scratch<A> {
         let numbers =
             rows * dim + dim * REGISTERS * PADDING + TILE * columns + 2 * rows * TILE + 2 * padded_rows;
         numbers * size_of::<A>()
-            + ScoreScratch::<A>::bytes(QUERIES * TILE)
+            + ScoreScratch::bytes(QUERIES * TILE)
             + (1 + Tree::<A>::depth(tiles)) * States::<A>::bytes(padded_rows, columns)
     }
 }
@@ -218,22 +218,22 @@ impl<A: Real> Scratch<A> {
         let cells_of_head = block.queries.len() * TILE;
         for (at, head) in block.heads().enumerate() {
             let (tile, sort) = (block.tile(head, keys), self.sorts[at]);
-            let cells = &mut self.scores[at * cells_of_head..(at + 1) * cells_of_head];
+            let cells = at * cells_of_head..(at + 1) * cells_of_head;
+            let scores = &mut self.scores[cells.clone()];
             if sort == Sort::Empty {
-                cells.fill(A::NEG_INFINITY);
-                continue;
-            }
-            if !are_finished(terms, sort) {
-                // By way of the other buffer.
-                let products = &mut self.weights[at * cells_of_head..(at + 1) * cells_of_head];
-                products.copy_from_slice(cells);
+                scores.fill(A::NEG_INFINITY);
+            } else if !are_finished(terms, sort) {
+                let mixed = (sort == Sort::Mixed).then(|| {
+                    let products = &mut self.weights[cells];
+                    products.copy_from_slice(scores);
+                    products
+                });
                 terms.simd.run(TakeTo {
                     stage: Stage::Masked,
                     terms,
                     tile: &tile,
-                    sort,
-                    products: Grid { cells: products, row_step: TILE, key_step: 1 },
-                    scores: cells,
+                    mixed,
+                    scores: Grid { cells: scores, row_step: TILE, key_step: 1 },
                     scratch: &mut self.steps,
                 });
             }

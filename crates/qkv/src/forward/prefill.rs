@@ -33,7 +33,7 @@ pub(crate) struct Scratch<A> {
     /// Of one panel `(TILE, lanes)`, as are the weights.
     scores: Vec<A>,
     weights: Vec<A>,
-    steps: ScoreScratch<A>,
+    steps: ScoreScratch,
     states: States<A>,
     tree: Tree<A>,
 }
@@ -47,7 +47,7 @@ impl<A: Real> Scratch<A> {
             value: zeros(TILE * dim_value),
             scores: zeros(TILE * QUERY_BLOCK),
             weights: zeros(TILE * QUERY_BLOCK),
-            steps: ScoreScratch::new(TILE * QUERY_BLOCK),
+            steps: ScoreScratch::new(),
             states: States::new(Order::RowsInLanes, QUERY_BLOCK, dim_value),
             tree: Tree::new(QUERY_BLOCK),
         }
@@ -57,7 +57,7 @@ impl<A: Real> Scratch<A> {
         let numbers =
             dim * (QUERY_BLOCK + TILE) + TILE * dim_value + 2 * TILE * QUERY_BLOCK + 2 * QUERY_BLOCK;
         numbers * size_of::<A>()
-            + ScoreScratch::<A>::bytes(TILE * QUERY_BLOCK)
+            + ScoreScratch::bytes(TILE * QUERY_BLOCK)
             + (1 + Tree::<A>::depth(tiles)) * States::<A>::bytes(QUERY_BLOCK, dim_value)
     }
 }
@@ -261,8 +261,8 @@ impl<A: Real> Scratch<A> {
         let (count, dim) = (part.tile.keys.len(), terms.dim);
         let query = &self.query[part.first * dim..][..P::LANES * dim];
         let finished = are_finished(terms, part.sort);
-        // Where there is more to do, by way of the other buffer.
-        let products = if finished { &mut self.scores } else { &mut self.weights };
+        let mixed = part.sort == Sort::Mixed;
+        let products = if mixed { &mut self.weights } else { &mut self.scores };
         let products = &mut products[..count * P::LANES];
         let epilogue = Epilogue::<P>::new(stage, terms);
         let mut maxima = P::splat(A::NEG_INFINITY);
@@ -281,13 +281,13 @@ impl<A: Real> Scratch<A> {
         if finished {
             return maxima;
         }
+        let cells = ..count * P::LANES;
         terms.simd.run(TakeTo {
             stage,
             terms,
             tile: &part.tile,
-            sort: part.sort,
-            products: Grid { cells: &mut self.weights[..count * P::LANES], row_step: 1, key_step: P::LANES },
-            scores: &mut self.scores[..count * P::LANES],
+            mixed: mixed.then(|| &mut self.weights[cells]),
+            scores: Grid { cells: &mut self.scores[cells], row_step: 1, key_step: P::LANES },
             scratch: &mut self.steps,
         });
         maxima = P::splat(A::NEG_INFINITY);

@@ -36,12 +36,27 @@ pub trait Coefficients: Copy + 'static {
     /// Approximates (2 artanh(s) / s - 2) / z where z = s² and |s| ≤ (√2 - 1) / (√2 + 1).
     const LN: &'static [Self];
 
+    /// A number of whose bits the highest are those of a word, as many as it has; whatever that makes it.
+    fn from_high_bits(word: u64) -> Self;
+    /// Its bits as the highest of a word.
+    fn high_bits(self) -> u64;
+
     /// The m and the whole k with m · 2^k = self and √½ ≤ m < √2, where self is positive and finite.
     fn split(self) -> (Self, Self);
 }
 
-macro_rules! split {
+macro_rules! bits {
     ($real:ident, $bits:ident, $signed:ident) => {
+        #[inline(always)]
+        fn from_high_bits(word: u64) -> Self {
+            Self::from_bits((word >> (u64::BITS - $bits::BITS)) as $bits)
+        }
+
+        #[inline(always)]
+        fn high_bits(self) -> u64 {
+            u64::from(self.to_bits()) << (u64::BITS - $bits::BITS)
+        }
+
         #[inline(always)]
         fn split(self) -> (Self, Self) {
             const FRACTION_BITS: u32 = $real::MANTISSA_DIGITS - 1;
@@ -74,7 +89,7 @@ impl Coefficients for f32 {
     // 2^-30.2
     const LN: &'static [Self] = &[0.2987096, 0.3997758, 0.66666776];
 
-    split!(f32, u32, i32);
+    bits!(f32, u32, i32);
 }
 
 impl Coefficients for f64 {
@@ -119,7 +134,7 @@ impl Coefficients for f64 {
         0.6666666666666734,
     ];
 
-    split!(f64, u64, i64);
+    bits!(f64, u64, i64);
 }
 
 /// The polynomial's value, one multiply-add for each power (Horner).

@@ -5,6 +5,7 @@
 //! each lane, so a lane goes through the very numbers that `scalar.rs` goes through. This folder holds the only
 //! `unsafe` of the engine.
 
+mod bits;
 mod environment;
 pub(crate) mod math;
 mod portable;
@@ -18,12 +19,14 @@ use std::fmt;
 
 use half::{bf16, f16};
 
+pub(crate) use bits::bits;
 pub(crate) use environment::FloatEnvironment;
 pub use portable::Lanes;
 pub(crate) use products::{Ahead, Numbers, Vectors, accumulate, prefetch_after};
 pub(crate) use transpose::transpose;
 
 use crate::element::Real;
+use math::Coefficients;
 
 /// A multiple of the lanes of every vector: how far arrays are padded whose numbers go into lanes.
 pub(crate) const PADDING: usize = 16;
@@ -63,43 +66,69 @@ pub trait Register: Vector {
     /// How many the machine has: what sums can be kept at once.
     const REGISTERS: usize;
 
-    /// -∞ in each lane whose byte is 0: lane i goes by byte i, of at least as many as there are lanes.
+    /// `self` where the highest bit of `shown` is set, else -∞.
     #[inline(always)]
-    fn or_masked(self, visible: &[u8]) -> Self {
-        let mut lanes = [Self::Lane::ZERO; PADDING];
+    fn or_hidden(self, shown: Self) -> Self {
+        let (mut lanes, mut bits) = ([Self::Lane::ZERO; PADDING], [Self::Lane::ZERO; PADDING]);
         self.store(&mut lanes);
-        for (lane, visible) in lanes[..Self::LANES].iter_mut().zip(&visible[..Self::LANES]) {
-            *lane = if *visible != 0 { *lane } else { Self::Lane::NEG_INFINITY };
+        shown.store(&mut bits);
+        for (lane, bits) in lanes[..Self::LANES].iter_mut().zip(bits) {
+            *lane = if bits.high_bits() >> 63 == 1 { *lane } else { Self::Lane::NEG_INFINITY };
         }
         Self::load(&lanes)
     }
 
+    /// In each lane the bits of its own of `LANES` words, without the `skipped` highest; as many as it has room for.
+    #[inline(always)]
+    fn bits_of_each(words: &[u64], skipped: u32) -> Self {
+        one_by_one(|lane| Self::Lane::from_high_bits(words[lane] << skipped))
+    }
+
+    /// In lane i the bits of a word without the i highest.
+    #[inline(always)]
+    fn bits_of(word: u64) -> Self {
+        one_by_one(|lane| Self::Lane::from_high_bits(word << lane))
+    }
+
+    /// The bits of each lane without the highest.
+    #[inline(always)]
+    fn next_bit(self) -> Self {
+        let mut lanes = [Self::Lane::ZERO; PADDING];
+        self.store(&mut lanes);
+        one_by_one(|lane| Self::Lane::from_high_bits(lanes[lane].high_bits() << 1))
+    }
+
     /// [`load`](Vector::load) of numbers that are widened on the way, exactly.
+    #[inline(always)]
+    fn load_f32(from: &[f32]) -> Self {
+        one_by_one(|lane| Self::Lane::from_f32(from[lane]))
+    }
+
+    /// As [`load_f32`](Self::load_f32).
     #[inline(always)]
     fn load_f16(from: &[f16]) -> Self {
         one_by_one(|lane| Self::Lane::from_f64(from[lane].to_f64()))
     }
 
-    /// As [`load_f16`](Self::load_f16).
+    /// As [`load_f32`](Self::load_f32).
     #[inline(always)]
     fn load_bf16(from: &[bf16]) -> Self {
         one_by_one(|lane| Self::Lane::from_f64(from[lane].to_f64()))
     }
 
-    /// Of `LANES` rows of `LANES` numbers the columns, each handed to `column` with its number. Both are asked for numbers
-    /// below `LANES` alone, which `transpose.rs` relies on.
+    /// Of `LANES` rows of `LANES` numbers, which stand first in `square`, the columns.
     #[inline(always)]
-    fn transpose(row: impl Fn(usize) -> Self, mut column: impl FnMut(usize, Self)) {
-        let mut square = [[Self::Lane::ZERO; PADDING]; PADDING];
-        for i in 0..Self::LANES {
+    fn transpose(square: &mut [Self; PADDING]) {
+        let mut columns = [[Self::Lane::ZERO; PADDING]; PADDING];
+        for (i, row) in square[..Self::LANES].iter().enumerate() {
             let mut lanes = [Self::Lane::ZERO; PADDING];
-            row(i).store(&mut lanes);
-            for (of_column, &x) in square.iter_mut().zip(&lanes[..Self::LANES]) {
-                of_column[i] = x;
+            row.store(&mut lanes);
+            for (column, &x) in columns.iter_mut().zip(&lanes[..Self::LANES]) {
+                column[i] = x;
             }
         }
-        for (i, of_column) in square[..Self::LANES].iter().enumerate() {
-            column(i, Self::load(of_column));
+        for (vector, column) in square[..Self::LANES].iter_mut().zip(&columns) {
+            *vector = Self::load(column);
         }
     }
 }
@@ -117,7 +146,7 @@ fn one_by_one<V: Register>(lane: impl Fn(usize) -> V::Lane) -> V {
 /// The registers of one lane type for each instruction set.
 ///
 /// Public, like all that it names, only because [`Real`] is; no other crate can reach it.
-pub trait Lane: Vector<Lane = Self> + math::Coefficients {
+pub trait Lane: Vector<Lane = Self> + Coefficients {
     type Portable: Register<Lane = Self>;
     #[cfg(target_arch = "x86_64")]
     type Avx2: Register<Lane = Self>;

@@ -61,9 +61,9 @@ pub(crate) fn prefetch_after<T>(numbers: &[T]) {
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint about an address, whatever is there; SSE, which has it, is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;

@@ -1,7 +1,7 @@
 //! Rows to columns, for numbers that are to stand in lanes.
 
-use super::Register;
-use crate::element::Element;
+use super::{PADDING, Register};
+use crate::element::{Element, Real};
 
 /// Widens [`LANES`](super::Vector::LANES) rows and writes them as columns: number `column` of row `i` goes to
 /// `to[column * stride + i]`. Done for as many columns as fill whole vectors of the shortest row; returns their number.
@@ -25,15 +25,17 @@ pub(crate) fn transpose<T: Element, V: Register<Lane = T::Accumulator>>(
     }
     assert!((columns - 1).saturating_mul(stride).saturating_add(V::LANES) <= to.len());
     for first in (0..columns).step_by(V::LANES) {
-        V::transpose(
-            // SAFETY: `i` is below the lanes, as many as there are rows, and each row has the columns.
-            |i| T::load(unsafe { rows.get_unchecked(i).get_unchecked(first..first + V::LANES) }),
-            |column, lanes: V| {
-                let at = (first + column) * stride;
-                // SAFETY: `column` is below the lanes, and the assertion above is for the last of all columns.
-                lanes.store(unsafe { to.get_unchecked_mut(at..at + V::LANES) });
-            },
-        );
+        let mut square = [V::splat(V::Lane::ZERO); PADDING];
+        for (row, vector) in rows.iter().zip(&mut square) {
+            // SAFETY: the shortest row has all columns.
+            *vector = T::load(unsafe { row.get_unchecked(first..first + V::LANES) });
+        }
+        V::transpose(&mut square);
+        for (column, vector) in square[..V::LANES].iter().enumerate() {
+            let at = (first + column) * stride;
+            // SAFETY: the assertion above is for the last of all columns.
+            vector.store(unsafe { to.get_unchecked_mut(at..at + V::LANES) });
+        }
     }
     columns
 }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::super::{Register, Vector};
+use super::super::{PADDING, Register, Vector};
 use super::vector;
 
 /// Eight f32.
@@ -86,14 +86,43 @@ impl Register for F32x8 {
     const REGISTERS: usize = 16;
 
     #[inline(always)]
-    fn or_masked(self, visible: &[u8]) -> Self {
-        let visible = &visible[..8];
-        // SAFETY: the machine has AVX2, and 8 bytes are read of a slice that has them.
+    fn or_hidden(self, shown: Self) -> Self {
+        // SAFETY: the machine has AVX2.
+        Self(unsafe { _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, shown.0) })
+    }
+
+    #[inline(always)]
+    fn bits_of_each(words: &[u64], skipped: u32) -> Self {
+        let words = &words[..8];
+        // SAFETY: the machine has AVX2, and 64 bytes are read of a slice that has them.
         Self(unsafe {
-            let bytes = _mm_loadl_epi64(visible.as_ptr().cast());
-            let visible = _mm256_cmpgt_epi32(_mm256_cvtepu8_epi32(bytes), _mm256_setzero_si256());
-            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, _mm256_castsi256_ps(visible))
+            let skipped = _mm_cvtsi32_si128(skipped as i32);
+            let first = _mm256_sll_epi64(_mm256_loadu_si256(words.as_ptr().cast()), skipped);
+            let last = _mm256_sll_epi64(_mm256_loadu_si256(words[4..].as_ptr().cast()), skipped);
+            // The upper halves, those of words 0 and 1, 4 and 5, 2 and 3, 6 and 7.
+            let upper = _mm256_shuffle_ps::<0xdd>(_mm256_castsi256_ps(first), _mm256_castsi256_ps(last));
+            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(upper)))
         })
+    }
+
+    #[inline(always)]
+    fn bits_of(word: u64) -> Self {
+        // SAFETY: the machine has AVX2.
+        Self(unsafe {
+            let upper = _mm256_set1_epi32((word >> 32) as i32);
+            _mm256_castsi256_ps(_mm256_sllv_epi32(upper, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)))
+        })
+    }
+
+    #[inline(always)]
+    fn next_bit(self) -> Self {
+        // SAFETY: the machine has AVX2.
+        Self(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<1>(_mm256_castps_si256(self.0))) })
+    }
+
+    #[inline(always)]
+    fn load_f32(from: &[f32]) -> Self {
+        Self::load(from)
     }
 
     #[inline(always)]
@@ -115,21 +144,16 @@ impl Register for F32x8 {
     }
 
     #[inline(always)]
-    fn transpose(row: impl Fn(usize) -> Self, mut column: impl FnMut(usize, Self)) {
-        // Loops and not closures, which would not be compiled for these instructions.
-        let mut rows = [Self::splat(0.0).0; 8];
-        for (i, lanes) in rows.iter_mut().enumerate() {
-            *lanes = row(i).0;
-        }
+    fn transpose(square: &mut [Self; PADDING]) {
         // Of each four rows: columns 0 and 4, 1 and 5, 2 and 6, 3 and 7, one in each half.
-        let mut quads = [[rows[0]; 4]; 2];
-        for (quad, rows) in quads.iter_mut().zip(rows.chunks_exact(4)) {
+        let mut quads = [[square[0].0; 4]; 2];
+        for (quad, rows) in quads.iter_mut().zip(square.chunks_exact(4)) {
             // SAFETY: the machine has AVX2.
             unsafe {
                 let (low_01, high_01) =
-                    (_mm256_unpacklo_ps(rows[0], rows[1]), _mm256_unpackhi_ps(rows[0], rows[1]));
+                    (_mm256_unpacklo_ps(rows[0].0, rows[1].0), _mm256_unpackhi_ps(rows[0].0, rows[1].0));
                 let (low_23, high_23) =
-                    (_mm256_unpacklo_ps(rows[2], rows[3]), _mm256_unpackhi_ps(rows[2], rows[3]));
+                    (_mm256_unpacklo_ps(rows[2].0, rows[3].0), _mm256_unpackhi_ps(rows[2].0, rows[3].0));
                 quad[0] = _mm256_shuffle_ps::<0x44>(low_01, low_23);
                 quad[1] = _mm256_shuffle_ps::<0xee>(low_01, low_23);
                 quad[2] = _mm256_shuffle_ps::<0x44>(high_01, high_23);
@@ -142,12 +166,43 @@ impl Register for F32x8 {
             let (front, back) = unsafe {
                 (_mm256_permute2f128_ps::<0x20>(early, late), _mm256_permute2f128_ps::<0x31>(early, late))
             };
-            column(i, Self(front));
-            column(i + 4, Self(back));
+            square[i] = Self(front);
+            square[i + 4] = Self(back);
         }
     }
 }
 
 impl Register for F64x4 {
     const REGISTERS: usize = 16;
+
+    #[inline(always)]
+    fn or_hidden(self, shown: Self) -> Self {
+        // SAFETY: the machine has AVX2.
+        Self(unsafe { _mm256_blendv_pd(_mm256_set1_pd(f64::NEG_INFINITY), self.0, shown.0) })
+    }
+
+    #[inline(always)]
+    fn bits_of_each(words: &[u64], skipped: u32) -> Self {
+        let words = &words[..4];
+        // SAFETY: the machine has AVX2, and 32 bytes are read of a slice that has them.
+        Self(unsafe {
+            let words = _mm256_loadu_si256(words.as_ptr().cast());
+            _mm256_castsi256_pd(_mm256_sll_epi64(words, _mm_cvtsi32_si128(skipped as i32)))
+        })
+    }
+
+    #[inline(always)]
+    fn bits_of(word: u64) -> Self {
+        // SAFETY: the machine has AVX2.
+        Self(unsafe {
+            let lanes = _mm256_setr_epi64x(0, 1, 2, 3);
+            _mm256_castsi256_pd(_mm256_sllv_epi64(_mm256_set1_epi64x(word as i64), lanes))
+        })
+    }
+
+    #[inline(always)]
+    fn next_bit(self) -> Self {
+        // SAFETY: the machine has AVX2.
+        Self(unsafe { _mm256_castsi256_pd(_mm256_slli_epi64::<1>(_mm256_castpd_si256(self.0))) })
+    }
 }

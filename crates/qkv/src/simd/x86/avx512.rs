@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::super::{Register, Vector};
+use super::super::{PADDING, Register, Vector};
 use super::vector;
 
 /// Sixteen f32.
@@ -78,14 +78,46 @@ impl Register for F32x16 {
     const REGISTERS: usize = 32;
 
     #[inline(always)]
-    fn or_masked(self, visible: &[u8]) -> Self {
-        let visible = &visible[..16];
-        // SAFETY: the machine has AVX-512, and 16 bytes are read of a slice that has them.
+    fn or_hidden(self, shown: Self) -> Self {
+        // SAFETY: the machine has AVX-512.
         Self(unsafe {
-            let bytes = _mm_loadu_si128(visible.as_ptr().cast());
-            let visible = _mm_test_epi8_mask(bytes, bytes);
-            _mm512_mask_blend_ps(visible, _mm512_set1_ps(f32::NEG_INFINITY), self.0)
+            let shown = _mm512_movepi32_mask(_mm512_castps_si512(shown.0));
+            _mm512_mask_blend_ps(shown, _mm512_set1_ps(f32::NEG_INFINITY), self.0)
         })
+    }
+
+    #[inline(always)]
+    fn bits_of_each(words: &[u64], skipped: u32) -> Self {
+        let words = &words[..16];
+        // SAFETY: the machine has AVX-512, and 128 bytes are read of a slice that has them.
+        Self(unsafe {
+            let skipped = _mm_cvtsi32_si128(skipped as i32);
+            let first = _mm512_sll_epi64(_mm512_loadu_si512(words.as_ptr().cast()), skipped);
+            let last = _mm512_sll_epi64(_mm512_loadu_si512(words[8..].as_ptr().cast()), skipped);
+            let first = _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(first));
+            let last = _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(last));
+            _mm512_castsi512_ps(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last))
+        })
+    }
+
+    #[inline(always)]
+    fn bits_of(word: u64) -> Self {
+        // SAFETY: the machine has AVX-512.
+        Self(unsafe {
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            _mm512_castsi512_ps(_mm512_sllv_epi32(_mm512_set1_epi32((word >> 32) as i32), lanes))
+        })
+    }
+
+    #[inline(always)]
+    fn next_bit(self) -> Self {
+        // SAFETY: the machine has AVX-512.
+        Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<1>(_mm512_castps_si512(self.0))) })
+    }
+
+    #[inline(always)]
+    fn load_f32(from: &[f32]) -> Self {
+        Self::load(from)
     }
 
     #[inline(always)]
@@ -107,21 +139,16 @@ impl Register for F32x16 {
     }
 
     #[inline(always)]
-    fn transpose(row: impl Fn(usize) -> Self, mut column: impl FnMut(usize, Self)) {
-        // Loops and not closures, which would not be compiled for these instructions.
-        let mut rows = [Self::splat(0.0).0; 16];
-        for (i, lanes) in rows.iter_mut().enumerate() {
-            *lanes = row(i).0;
-        }
+    fn transpose(square: &mut [Self; PADDING]) {
         // Of each four rows, in part p of four lanes of `quad[c]`: column 4p + c.
-        let mut quads = [[rows[0]; 4]; 4];
-        for (quad, rows) in quads.iter_mut().zip(rows.chunks_exact(4)) {
+        let mut quads = [[square[0].0; 4]; 4];
+        for (quad, rows) in quads.iter_mut().zip(square.chunks_exact(4)) {
             // SAFETY: the machine has AVX-512.
             unsafe {
                 let (low_01, high_01) =
-                    (_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
+                    (_mm512_unpacklo_ps(rows[0].0, rows[1].0), _mm512_unpackhi_ps(rows[0].0, rows[1].0));
                 let (low_23, high_23) =
-                    (_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
+                    (_mm512_unpacklo_ps(rows[2].0, rows[3].0), _mm512_unpackhi_ps(rows[2].0, rows[3].0));
                 quad[0] = _mm512_shuffle_ps::<0x44>(low_01, low_23);
                 quad[1] = _mm512_shuffle_ps::<0xee>(low_01, low_23);
                 quad[2] = _mm512_shuffle_ps::<0x44>(high_01, high_23);
@@ -146,7 +173,7 @@ impl Register for F32x16 {
                 ]
             };
             for (part, lanes) in columns.into_iter().enumerate() {
-                column(4 * part + i, Self(lanes));
+                square[4 * part + i] = Self(lanes);
             }
         }
     }
@@ -154,4 +181,38 @@ impl Register for F32x16 {
 
 impl Register for F64x8 {
     const REGISTERS: usize = 32;
+
+    #[inline(always)]
+    fn or_hidden(self, shown: Self) -> Self {
+        // SAFETY: the machine has AVX-512.
+        Self(unsafe {
+            let shown = _mm512_movepi64_mask(_mm512_castpd_si512(shown.0));
+            _mm512_mask_blend_pd(shown, _mm512_set1_pd(f64::NEG_INFINITY), self.0)
+        })
+    }
+
+    #[inline(always)]
+    fn bits_of_each(words: &[u64], skipped: u32) -> Self {
+        let words = &words[..8];
+        // SAFETY: the machine has AVX-512, and 64 bytes are read of a slice that has them.
+        Self(unsafe {
+            let words = _mm512_loadu_si512(words.as_ptr().cast());
+            _mm512_castsi512_pd(_mm512_sll_epi64(words, _mm_cvtsi32_si128(skipped as i32)))
+        })
+    }
+
+    #[inline(always)]
+    fn bits_of(word: u64) -> Self {
+        // SAFETY: the machine has AVX-512.
+        Self(unsafe {
+            let lanes = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+            _mm512_castsi512_pd(_mm512_sllv_epi64(_mm512_set1_epi64(word as i64), lanes))
+        })
+    }
+
+    #[inline(always)]
+    fn next_bit(self) -> Self {
+        // SAFETY: the machine has AVX-512.
+        Self(unsafe { _mm512_castsi512_pd(_mm512_slli_epi64::<1>(_mm512_castpd_si512(self.0))) })
+    }
 }
