@@ -48,10 +48,11 @@ impl<A: Real> States<A> {
         (rows * (columns + 2)) * size_of::<A>()
     }
 
-    /// Makes room for a block of up to as many rows as there were at first. What the numbers are has no meaning.
+    /// Makes room for a block of up to as many rows and columns as there were at first. What the numbers are has no meaning.
     #[inline(always)]
-    pub(crate) fn resize<V: Vector<Lane = A>>(&mut self, rows: usize) {
+    pub(crate) fn resize<V: Vector<Lane = A>>(&mut self, rows: usize, columns: usize) {
         self.rows = rows;
+        self.columns = columns;
         self.lanes = V::LANES;
         self.max.resize(rows, A::NEG_INFINITY);
         self.sum.resize(rows, A::ZERO);
@@ -68,9 +69,11 @@ impl<A: Real> States<A> {
     /// Where the output of a row begins, and how far apart its columns are.
     #[inline(always)]
     fn line(&self, row: usize) -> (usize, usize) {
-        let (vector, lane) = (row / self.lanes, row % self.lanes);
         match self.order {
-            Order::RowsInLanes => (vector * self.lanes * self.columns + lane, self.lanes),
+            Order::RowsInLanes => {
+                let lane = row % self.lanes;
+                ((row - lane) * self.columns + lane, self.lanes)
+            }
             Order::ColumnsInLanes => (row * self.columns, 1),
         }
     }
@@ -78,7 +81,7 @@ impl<A: Real> States<A> {
     /// The output of a row, column by column.
     pub(crate) fn output_of(&self, row: usize) -> impl Iterator<Item = A> + '_ {
         let (start, step) = self.line(row);
-        self.output.iter().skip(start).step_by(step).take(self.columns).copied()
+        (0..self.columns).map(move |column| self.output[start + column * step])
     }
 
     /// Writes the output of a row; for columns in the lanes.
@@ -173,7 +176,8 @@ impl<A: Real> States<A> {
             self.max[row] = max;
             self.sum[row] = A::ONE.mul_add(exp(sink - max), self.sum[row] * factor);
             let (start, step) = self.line(row);
-            for o in self.output.iter_mut().skip(start).step_by(step).take(self.columns) {
+            for column in 0..self.columns {
+                let o = &mut self.output[start + column * step];
                 *o = *o * factor;
             }
         }
@@ -223,16 +227,16 @@ impl<A: Real> Tree<A> {
         self.nodes.push((tile, node));
     }
 
-    /// Merges what is pending, newest first, into `states`, of `rows` padded rows, and is empty again.
+    /// Merges what is pending, newest first, into `states`, of so many padded rows and columns, and is empty again.
     #[inline(always)]
-    pub(crate) fn fold<V: Vector<Lane = A>>(&mut self, states: &mut States<A>, rows: usize) {
+    pub(crate) fn fold<V: Vector<Lane = A>>(&mut self, states: &mut States<A>, rows: usize, columns: usize) {
         while self.nodes.len() > 1 {
             self.merge_last::<V>();
         }
         match self.nodes.pop() {
             Some((_, whole)) => self.spare.push(std::mem::replace(states, whole)),
             None => {
-                states.resize::<V>(rows);
+                states.resize::<V>(rows, columns);
                 states.clear(0..rows);
             }
         }

@@ -109,19 +109,21 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
     fn run<V: Register<Lane = A>>(self) {
         let Self { block, keys, targets, scratch } = self;
         let (count, visibility) = (block.queries.len(), &block.terms.visibility);
-        let padded_rows = (block.terms.group * count).next_multiple_of(PADDING);
+        let padded_rows = (block.terms.group * count).next_multiple_of(V::LANES);
+        let columns = block.terms.dim_value.next_multiple_of(V::LANES);
+        scratch.columns = columns;
         let seen = visibility.keys_of_rows(block.batch, &block.queries);
         scratch.load_queries(&block);
         let span = seen.start.max(keys.start)..seen.end.min(keys.end);
         for (number, keys) in cut(span, visibility.key_offset, TILE) {
             if scratch.sort(&block, &keys) {
-                scratch.states.resize::<V>(padded_rows);
+                scratch.states.resize::<V>(padded_rows, columns);
                 scratch.attend_tile::<V>(&block, keys);
                 scratch.tree.push::<V>(number, &mut scratch.states);
             }
         }
         let states = &mut scratch.states;
-        scratch.tree.fold::<V>(states, padded_rows);
+        scratch.tree.fold::<V>(states, padded_rows, columns);
         let rows_of_heads = (0..block.terms.group).map(|at| at * count..(at + 1) * count);
         if targets.iter().all(|target| target.finish() == Finish::Mean) {
             for (head, rows) in block.heads().zip(rows_of_heads.clone()) {
@@ -163,7 +165,12 @@ impl<A: Real> Scratch<A> {
     fn attend_tile<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: Range<usize>) {
         let (count, columns) = (keys.len(), self.columns);
         let rows = block.terms.group * block.queries.len();
-        self.score::<V>(block, &keys);
+        // While this tile is worked on, the next is on its way: its keys while these are turned over, its values during the
+        // products, a half in each.
+        let next = keys.end..keys.end + TILE;
+        let [next_key, next_value] = [Role::Key, Role::Value]
+            .map(|role| block.arrays.memory(role, (block.batch, block.key_head), next.clone()));
+        self.score::<V>(block, &keys, next_key, next_value.shares(0..1, 2));
         self.weigh::<V>(rows, count);
         // Lent for the time of the product.
         let mut packed = std::mem::take(&mut self.value);
@@ -171,7 +178,7 @@ impl<A: Real> Scratch<A> {
         let value = rows_of_tile(block.arrays, of_value, keys.clone(), &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
         if self.sorts.iter().all(|&sort| sort == Sort::Full) || all_finite::<V>(value) {
-            self.mix_all::<V>(block, value, keys.end);
+            self.mix_all::<V>(block, value, next_value.shares(1..2, 2));
         } else {
             for row in 0..rows {
                 for column in (0..columns).step_by(V::LANES) {
@@ -191,17 +198,24 @@ impl<A: Real> Scratch<A> {
 
     /// Leaves the masked scores of a tile, which is sorted, in `scores`.
     #[inline(always)]
-    fn score<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: &Range<usize>) {
+    fn score<V: Vector<Lane = A>>(
+        &mut self,
+        block: &Block<'_, A>,
+        keys: &Range<usize>,
+        next_key: Ahead<'_>,
+        next_value: Ahead<'_>,
+    ) {
         let (terms, dim) = (block.terms, block.terms.dim);
         let (count, rows) = (keys.len(), terms.group * block.queries.len());
         let lanes = <[V; REGISTERS]>::LANES;
         let epilogue = Epilogue::<[V; REGISTERS]>::new(Stage::Masked, terms);
-        for at in (0..count).step_by(lanes) {
+        let strips = count.div_ceil(lanes);
+        for (index, at) in (0..count).step_by(lanes).enumerate() {
             let strip = keys.start + at..keys.end.min(keys.start + at + lanes);
-            // While products run, the values of these keys are on their way.
-            let ahead = block.arrays.memory(Role::Value, (block.batch, block.key_head), strip.clone());
             let key = &mut self.key[..dim * lanes];
-            block.arrays.columns(Role::Key, (block.batch, block.key_head), strip, key, lanes);
+            let of_strip = next_key.shares(index..index + 1, strips);
+            block.arrays.columns(Role::Key, (block.batch, block.key_head), strip, (key, lanes), of_strip);
+            let ahead = next_value.shares(index..index + 1, strips);
             let mut row = 0;
             while row + CHAINS <= rows {
                 self.products::<_, CHAINS>((row, dim), at, epilogue, ahead.first(row));
@@ -262,7 +276,9 @@ impl<A: Real> Scratch<A> {
     /// From scores to unnormalised weights, and their maxima and sums.
     #[inline(always)]
     fn weigh<V: Vector<Lane = A>>(&mut self, rows: usize, count: usize) {
+        let padded = count.next_multiple_of(V::LANES);
         for (scores, max) in self.scores.chunks_exact_mut(TILE).zip(&mut self.states.max[..rows]) {
+            let scores = &mut scores[..padded];
             // What fills the last vector is no key.
             scores[count..].fill(A::NEG_INFINITY);
             let mut lanes = V::splat(A::NEG_INFINITY);
@@ -279,7 +295,8 @@ impl<A: Real> Scratch<A> {
         let scores = self.scores.chunks_exact(TILE).zip(&self.states.max[..rows]);
         for ((scores, &max), weights) in scores.zip(self.weights.chunks_exact_mut(TILE)) {
             let reference = reference(V::splat(max));
-            for (s, p) in scores.chunks_exact(V::LANES).zip(weights.chunks_exact_mut(V::LANES)) {
+            let cells = scores[..padded].chunks_exact(V::LANES).zip(weights.chunks_exact_mut(V::LANES));
+            for (s, p) in cells {
                 // A masked score is -∞ and its exponential exactly 0.
                 exp(V::load(s).sub(reference)).store(p);
             }
@@ -296,14 +313,13 @@ impl<A: Real> Scratch<A> {
         }
     }
 
-    /// The weighted sums of the values of a tile, `(keys, columns)`, for all rows. Meanwhile the keys of the next
-    /// tile, from `next` on, are on their way.
+    /// The weighted sums of the values of a tile, `(keys, columns)`, for all rows.
     #[inline(always)]
-    fn mix_all<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, value: &[A], next: usize) {
+    fn mix_all<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, value: &[A], ahead: Ahead<'_>) {
         let lanes = <[V; REGISTERS]>::LANES;
-        let ahead = block.arrays.memory(Role::Key, (block.batch, block.key_head), next..next + TILE);
+        let all = self.columns.div_ceil(lanes);
         for (at, column) in (0..self.columns).step_by(lanes).enumerate() {
-            let ahead = ahead.skip(at * TILE);
+            let ahead = ahead.shares(at..at + 1, all);
             if column + lanes <= self.columns {
                 self.mix_rows::<[V; REGISTERS]>(block, value, column, ahead);
             } else {

@@ -35,11 +35,12 @@ impl<A: Real> Kernel<A> for Join<'_, A> {
 
     #[inline(always)]
     fn run<V: Register<Lane = A>>(self) {
-        let padded_rows = self.rows.next_multiple_of(PADDING);
+        let rows = self.rows.next_multiple_of(V::LANES);
+        let columns = self.dim_value.next_multiple_of(V::LANES);
         let Scratch { states, tree } = self.scratch;
         for (tile, raw) in self.spans {
-            states.resize::<V>(padded_rows);
-            states.clear(0..padded_rows);
+            states.resize::<V>(rows, columns);
+            states.clear(0..rows);
             for (row, raw) in raw.chunks_exact(2 + self.dim_value).enumerate() {
                 states.max[row] = raw[0];
                 states.sum[row] = raw[1];
@@ -47,7 +48,7 @@ impl<A: Real> Kernel<A> for Join<'_, A> {
             }
             tree.push::<V>(tile, states);
         }
-        tree.fold::<V>(states, padded_rows);
+        tree.fold::<V>(states, rows, columns);
         if self.target.finish() == Finish::Mean {
             if let Some(sink) = self.sink {
                 states.take_sink(0..self.rows, sink);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayView1, s};
+use ndarray::ArrayView1;
 
 use crate::element::{Element, Real};
 use crate::planes::{PlaneView, Planes};
@@ -26,8 +26,17 @@ pub(crate) trait Arrays<A>: Sync {
     /// Some rows as they lie in memory, if they are of the accumulator type and already `stride` apart without padding.
     fn in_place(&self, role: Role, at: (usize, usize), rows: Range<usize>, stride: usize) -> Option<&[A]>;
 
-    /// Some rows of a batch and head, transposed: columns one after the other, `stride` apart; what pads the rows of a column is 0.
-    fn columns(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
+    /// Some rows of a batch and head, transposed: columns one after the other, `stride` apart, which is whole vectors; what pads
+    /// the rows of a column has no meaning.
+    /// Meanwhile other memory is asked for.
+    fn columns(
+        &self,
+        role: Role,
+        at: (usize, usize),
+        rows: Range<usize>,
+        to: (&mut [A], usize),
+        ahead: Ahead<'_>,
+    );
 
     /// The memory of those rows that exist, if it is all of a piece.
     fn memory(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Ahead<'_>;
@@ -65,11 +74,11 @@ impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
         role: Role,
         (batch, head): (usize, usize),
         rows: Range<usize>,
-        to: &mut [T::Accumulator],
-        stride: usize,
+        (to, stride): (&mut [T::Accumulator], usize),
+        ahead: Ahead<'_>,
     ) {
         let from = self.planes(role).get(batch, head);
-        self.terms.simd.run(Columns { from: &from, rows, to, stride });
+        self.terms.simd.run(Columns { from: &from, rows, to, stride, ahead });
     }
 
     fn memory(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Ahead<'_> {
@@ -176,6 +185,7 @@ struct Columns<'k, 'a, T: Element> {
     rows: Range<usize>,
     to: &'k mut [T::Accumulator],
     stride: usize,
+    ahead: Ahead<'k>,
 }
 
 impl<T: Element> Kernel<T::Accumulator> for Columns<'_, '_, T> {
@@ -183,30 +193,28 @@ impl<T: Element> Kernel<T::Accumulator> for Columns<'_, '_, T> {
 
     #[inline(always)]
     fn run<V: Register<Lane = T::Accumulator>>(self) {
-        let Self { from, rows, to, stride } = self;
+        let Self { from, rows, to, stride, ahead } = self;
         let (count, columns) = (rows.len(), from.ncols());
         if columns == 0 {
             return;
         }
-        let from = from.slice(s![rows, ..]);
-        let mut at = 0;
-        while at < count {
-            let here = from.slice(s![at..count.min(at + V::LANES), ..]);
+        let vectors = count.div_ceil(V::LANES);
+        for (vector, at) in (0..count).step_by(V::LANES).enumerate() {
+            let ahead = ahead.shares(vector..vector + 1, vectors);
+            let here = count.min(at + V::LANES) - at;
+            let first = rows.start + at;
             let mut slices: [&[T]; PADDING] = [&[]; PADDING];
-            for (slice, row) in slices.iter_mut().zip(here.rows()) {
-                *slice = row.to_slice().unwrap_or_default();
+            for (lane, slice) in slices[..V::LANES].iter_mut().enumerate() {
+                // The last row fills the lanes that are left.
+                *slice = from.row(first + lane.min(here - 1)).to_slice().unwrap_or_default();
             }
-            // Without a slice for each lane, number by number.
-            let done = transpose::<T, V>(&slices, &mut to[at..], stride);
-            for (i, row) in here.rows().into_iter().enumerate() {
-                for (column, &x) in row.iter().enumerate().skip(done) {
-                    to[column * stride + at + i] = x.widen();
+            // Rows that are no slices go number by number.
+            let done = transpose::<T, V>(&slices, &mut to[at..], stride, ahead);
+            for lane in (0..here).filter(|_| done < columns) {
+                for (column, &x) in from.row(first + lane).iter().enumerate().skip(done) {
+                    to[column * stride + at + lane] = x.widen();
                 }
             }
-            at += V::LANES;
-        }
-        for column in to.chunks_exact_mut(stride).take(columns) {
-            column[count..].fill(T::Accumulator::ZERO);
         }
     }
 }

@@ -100,20 +100,20 @@ impl<A: Real> Attend<'_, A> {
     fn by_panels<P: Vector<Lane = A>>(self) {
         let Self { block, target, scratch } = self;
         let (terms, rows) = (block.terms, block.queries.len());
-        let visibility = &terms.visibility;
+        let (padded_rows, visibility) = (rows.next_multiple_of(P::LANES), &terms.visibility);
         scratch.load_queries::<P>(&block);
         let seen = visibility.keys_of_rows(block.batch, &block.queries);
         for (number, keys) in cut(seen, visibility.key_offset, TILE) {
             let tile = block.tile(block.queries.clone(), keys);
             let sort = terms.sort(&tile);
             if sort != Sort::Empty {
-                scratch.states.resize::<P>(rows.next_multiple_of(P::LANES));
+                scratch.states.resize::<P>(padded_rows, terms.dim_value);
                 scratch.attend_tile::<P>(&block, &tile, sort);
                 scratch.tree.push::<P>(number, &mut scratch.states);
             }
         }
         let states = &mut scratch.states;
-        scratch.tree.fold::<P>(states, rows.next_multiple_of(P::LANES));
+        scratch.tree.fold::<P>(states, padded_rows, terms.dim_value);
         if target.finish() == Finish::Mean {
             if let Some(sink) = terms.sink(block.head) {
                 states.take_sink(0..rows, sink);
@@ -217,7 +217,7 @@ impl<A: Real> Scratch<A> {
         for first in (0..rows).step_by(P::LANES) {
             let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
             let to = &mut self.query[first * dim..][..P::LANES * dim];
-            block.arrays.columns(Role::Query, at, queries, to, P::LANES);
+            block.arrays.columns(Role::Query, at, queries, (to, P::LANES), Ahead::NOTHING);
         }
     }
 

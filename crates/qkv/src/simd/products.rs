@@ -3,6 +3,8 @@
 //! Scores are such sums over the numbers of a query and a key, outputs over the keys' weights and values; with queries
 //! in the lanes or keys, then columns. Each sum is a chain of fused multiply-adds in the order of its steps.
 
+use std::ops::Range;
+
 use super::Vector;
 
 /// A vector for each step; that of the next begins `stride` numbers further on.
@@ -21,7 +23,7 @@ pub(crate) struct Numbers<'n, A> {
     pub(crate) step: usize,
 }
 
-/// Memory that will soon be wanted. It is asked for while sums run, a cache line with each step, so that it flows
+/// Memory that will soon be wanted. It is asked for while other work runs, a few cache lines at a time, so that it flows
 /// evenly; that changes nothing but the time.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead<'m>(pub(crate) &'m [u8]);
@@ -31,9 +33,10 @@ impl Ahead<'_> {
 
     pub(crate) const NOTHING: Self = Self(&[]);
 
-    /// What comes after so many lines.
-    pub(crate) fn skip(self, lines: usize) -> Self {
-        Self(self.0.get(lines * Self::LINE_BYTES..).unwrap_or_default())
+    /// Some of so many equal shares.
+    pub(crate) fn shares(self, some: Range<usize>, all: usize) -> Self {
+        let at = |share: usize| (share * self.0.len()).checked_div(all).unwrap_or(0);
+        Self(&self.0[at(some.start)..at(some.end)])
     }
 
     /// All of it for row 0; the others find it asked for.
@@ -41,10 +44,18 @@ impl Ahead<'_> {
         if row == 0 { self } else { Self::NOTHING }
     }
 
+    /// How many lines are to be asked for at each of so many occasions.
     #[inline(always)]
-    fn ask(self, line: usize) {
-        if line * Self::LINE_BYTES < self.0.len() {
-            prefetch(self.0.as_ptr().wrapping_add(line * Self::LINE_BYTES));
+    pub(super) fn lines_for_each_of(self, occasions: usize) -> usize {
+        self.0.len().div_ceil(Self::LINE_BYTES * occasions.max(1))
+    }
+
+    #[inline(always)]
+    pub(super) fn ask_for(self, lines: Range<usize>) {
+        for line in lines {
+            if line * Self::LINE_BYTES < self.0.len() {
+                prefetch(self.0.as_ptr().wrapping_add(line * Self::LINE_BYTES));
+            }
         }
     }
 }
@@ -69,7 +80,7 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Steps between two looks at whether there are more.
+/// Steps between two looks at whether there are more, and at what to ask for.
 const UNROLLED: usize = 4;
 
 /// For each of `steps`: adds to each chain's sum the product of the step's vector and the chain's number.
@@ -91,18 +102,17 @@ pub(crate) fn accumulate<V: Vector, const CHAINS: usize>(
     assert!(last_vector.saturating_add(V::LANES) <= vectors.numbers.len());
     let last_number = (steps - 1).saturating_mul(numbers.step);
     assert!(last_number.saturating_add((CHAINS - 1).saturating_mul(numbers.chain)) < numbers.numbers.len());
-    let whole = steps / UNROLLED * UNROLLED;
-    for first in (0..whole).step_by(UNROLLED) {
-        for step in first..first + UNROLLED {
+    let lines = ahead.lines_for_each_of(steps / UNROLLED);
+    for block in 0..steps / UNROLLED {
+        ahead.ask_for(block * lines..(block + 1) * lines);
+        for step in block * UNROLLED..(block + 1) * UNROLLED {
             // SAFETY: asserted above for the last step, beyond which no other reaches.
             unsafe { add_step(sums, step, vectors, numbers) };
-            ahead.ask(step);
         }
     }
-    for step in whole..steps {
+    for step in steps / UNROLLED * UNROLLED..steps {
         // SAFETY: as above.
         unsafe { add_step(sums, step, vectors, numbers) };
-        ahead.ask(step);
     }
 }
 

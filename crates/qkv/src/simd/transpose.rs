@@ -1,6 +1,6 @@
 //! Rows to columns, for numbers that are to stand in lanes.
 
-use super::{PADDING, Register};
+use super::{Ahead, PADDING, Register};
 use crate::element::{Element, Real};
 
 /// Widens [`LANES`](super::Vector::LANES) rows and writes them as columns: number `column` of row `i` goes to
@@ -13,6 +13,7 @@ pub(crate) fn transpose<T: Element, V: Register<Lane = T::Accumulator>>(
     rows: &[&[T]],
     to: &mut [T::Accumulator],
     stride: usize,
+    ahead: Ahead<'_>,
 ) -> usize {
     let rows = &rows[..V::LANES];
     let mut shortest = usize::MAX;
@@ -24,7 +25,9 @@ pub(crate) fn transpose<T: Element, V: Register<Lane = T::Accumulator>>(
         return 0;
     }
     assert!((columns - 1).saturating_mul(stride).saturating_add(V::LANES) <= to.len());
-    for first in (0..columns).step_by(V::LANES) {
+    let lines = ahead.lines_for_each_of(columns / V::LANES);
+    for (at, first) in (0..columns).step_by(V::LANES).enumerate() {
+        ahead.ask_for(at * lines..(at + 1) * lines);
         let mut square = [V::splat(V::Lane::ZERO); PADDING];
         for (row, vector) in rows.iter().zip(&mut square) {
             // SAFETY: the shortest row has all columns.
