@@ -280,3 +280,140 @@ impl std::str::FromStr for Simd {
             .ok_or_else(|| crate::Error::value("simd", format!("`{name}`"), "`avx512`, `avx2` or `portable`"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every operation on lanes beside the same on each number by itself.
+    struct Operations;
+
+    impl<A: Real> Kernel<A> for Operations {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<V: Register<Lane = A>>(self) {
+            arithmetic::<V>();
+            arithmetic::<[V; 3]>();
+            bits::<V>();
+            narrow::<V>();
+            square::<V>();
+        }
+    }
+
+    fn special<A: Real>() -> [A; 9] {
+        let tiny = A::from_f64(A::MIN_POSITIVE);
+        let small = A::from_f64(-0.3);
+        [A::ZERO, -A::ZERO, A::ONE, small, tiny, -A::MAX, A::INFINITY, A::NEG_INFINITY, A::NAN]
+    }
+
+    #[track_caller]
+    fn same<A: Real>(lane: A, alone: A) {
+        assert!(
+            lane.high_bits() == alone.high_bits() || lane.is_nan() && alone.is_nan(),
+            "{lane:?} {alone:?}"
+        );
+    }
+
+    fn lanes<V: Vector>(vector: V) -> Vec<V::Lane> {
+        let mut lanes = vec![V::Lane::ZERO; V::LANES];
+        vector.store(&mut lanes);
+        lanes
+    }
+
+    /// All lanes go through all combinations of three special numbers.
+    fn arithmetic<V: Vector>() {
+        let special = special::<V::Lane>();
+        let number = |at: usize| special[at % special.len()];
+        for round in 0..special.len().pow(3) {
+            let operands = [1, special.len(), special.len().pow(2)]
+                .map(|step| (0..V::LANES).map(|lane| number((round + lane) / step)).collect::<Vec<_>>());
+            let [x, y, z] = operands.each_ref().map(|numbers| V::load(numbers));
+            let one = V::splat(V::Lane::ONE);
+            let results = [
+                x.add(y),
+                x.sub(y),
+                x.mul(y),
+                x.div(y),
+                x.mul_add(y, z),
+                x.max(y),
+                x.if_less(y, z, one),
+                x.if_equal(y, z, one),
+            ];
+            let results = results.map(lanes);
+            for lane in 0..V::LANES {
+                let [x, y, z] = operands.each_ref().map(|numbers| numbers[lane]);
+                let alone = [
+                    x + y,
+                    x - y,
+                    x * y,
+                    x / y,
+                    Vector::mul_add(x, y, z),
+                    if x > y { x } else { y },
+                    if x < y { z } else { V::Lane::ONE },
+                    if x == y { z } else { V::Lane::ONE },
+                ];
+                for (result, alone) in results.iter().zip(alone) {
+                    same(result[lane], alone);
+                }
+            }
+        }
+        for k in [-100, -1, 0, 1, 100] {
+            let power = V::splat(V::Lane::ROUNDER + V::Lane::from_f64(f64::from(k))).exp2_rounded();
+            assert!(lanes(power).iter().all(|power| power.to_f64() == libm::exp2(f64::from(k))));
+        }
+    }
+
+    fn bits<V: Register>() {
+        let words: Vec<_> = (1..=V::LANES as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let kept = u64::MAX << (64 - 8 * size_of::<V::Lane>());
+        for skipped in [0, 1, 32, 63] {
+            for (bits, word) in lanes(V::bits_of_each(&words, skipped)).iter().zip(&words) {
+                assert_eq!(bits.high_bits(), (word << skipped) & kept);
+            }
+        }
+        let numbers: Vec<_> = (0..V::LANES).map(|i| V::Lane::from_u64(i as u64)).collect();
+        for &word in &words {
+            let mut shown = V::bits_of(word);
+            for skipped in 0..8 {
+                let got = lanes(V::load(&numbers).or_hidden(shown));
+                for (lane, (got, &number)) in got.into_iter().zip(&numbers).enumerate() {
+                    let is_shown = (word << (lane + skipped)) >> 63 == 1;
+                    same(got, if is_shown { number } else { V::Lane::NEG_INFINITY });
+                }
+                shown = shown.next_bit();
+            }
+        }
+    }
+
+    fn narrow<V: Register>() {
+        let numbers: Vec<_> = (0..V::LANES).map(|i| 1.37 * i as f32 - 2.5).collect();
+        let halves: Vec<_> = numbers.iter().map(|&x| f16::from_f32(x)).collect();
+        let brain: Vec<_> = numbers.iter().map(|&x| bf16::from_f32(x)).collect();
+        for lane in 0..V::LANES {
+            same(lanes(V::load_f32(&numbers))[lane], V::Lane::from_f32(numbers[lane]));
+            same(lanes(V::load_f16(&halves))[lane], V::Lane::from_f64(halves[lane].to_f64()));
+            same(lanes(V::load_bf16(&brain))[lane], V::Lane::from_f64(brain[lane].to_f64()));
+        }
+    }
+
+    fn square<V: Register>() {
+        let number = |row: usize, column: usize| V::Lane::from_u64((row * PADDING + column) as u64);
+        let mut square = [V::splat(V::Lane::ZERO); PADDING];
+        for (row, vector) in square[..V::LANES].iter_mut().enumerate() {
+            *vector = V::load(&(0..V::LANES).map(|column| number(row, column)).collect::<Vec<_>>());
+        }
+        V::transpose(&mut square);
+        for (column, vector) in square[..V::LANES].iter().enumerate() {
+            assert_eq!(lanes(*vector), (0..V::LANES).map(|row| number(row, column)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn lanes_do_what_numbers_do() {
+        for simd in Simd::ALL.into_iter().filter(|simd| simd.is_available()) {
+            simd.run::<f32, _>(Operations);
+            simd.run::<f64, _>(Operations);
+        }
+    }
+}
