@@ -1,7 +1,7 @@
 //! What is added to the scores: arrays, ALiBi's slope times distance, and closures, in this order.
 //!
-//! A bias of exactly -∞ masks its key instead. Two finite biases never add up to a mask: `scores.rs` stops them at
-//! the largest negative number.
+//! A bias of exactly -∞ masks its key instead. Two finite biases never add up to a mask: each sum stops at the lowest
+//! finite number.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -347,7 +347,7 @@ impl Biases<'_> {
 
 /// Adds ALiBi's penalties: the slope times the distance, negated.
 #[inline(always)]
-fn add_penalties<V: Vector>(slope: V::Lane, region: &Region, scores: &mut Grid<'_, V::Lane>) {
+fn add_penalties<V: Register>(slope: V::Lane, region: &Region, scores: &mut Grid<'_, V::Lane>) {
     let (rows, keys) = ((region.queries.end - region.queries.start) as usize, region.width());
     let farthest =
         region.queries.start.abs_diff(region.keys.end).max(region.queries.end.abs_diff(region.keys.start));
@@ -360,12 +360,14 @@ fn add_penalties<V: Vector>(slope: V::Lane, region: &Region, scores: &mut Grid<'
         }
         let (ramp, minus_slope) = (V::load(&ramp), V::splat(-slope));
         // A line's cells are neighbours in memory: queries that grow, or keys, with which the difference shrinks.
-        let (lines, length, sign) =
-            if scores.row_step == 1 { (keys, scores.key_step, 1.0) } else { (rows, scores.row_step, -1.0) };
-        let sign = V::splat(V::Lane::from_f64(sign));
+        let (lines, length, along_line, to_next) = if scores.row_step == 1 {
+            (keys, scores.key_step, 1.0, -1)
+        } else {
+            (rows, scores.row_step, -1.0, 1)
+        };
+        let sign = V::splat(V::Lane::from_f64(along_line));
         for (line, cells) in scores.cells.chunks_exact_mut(length).take(lines).enumerate() {
-            let first = region.queries.start - region.keys.start
-                + if scores.row_step == 1 { -1 } else { 1 } * line as i64;
+            let first = region.queries.start - region.keys.start + to_next * line as i64;
             for (at, cells) in cells.chunks_exact_mut(V::LANES).enumerate() {
                 let along = ramp.add(V::splat(V::Lane::from_u64((at * V::LANES) as u64)));
                 let difference = along.mul_add(sign, V::splat(V::Lane::from_f64(first as f64)));

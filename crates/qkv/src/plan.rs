@@ -68,8 +68,8 @@ pub(crate) fn slowness<T: Element>(problem: &Problem<'_, T>) -> Option<Error> {
     None
 }
 
-/// The spans of keys that the decode path works on apart, each with the number of its first tile: aligned powers of
-/// two of tiles, as many as keep all threads busy.
+/// The spans of keys that the decode path works on apart, each with the number of the first tile of its node: aligned powers
+/// of two of tiles, as many as keep all threads busy.
 pub(crate) fn decode_spans(terms: &Terms<'_>, threads: usize) -> SmallVec<[(u64, Range<usize>); 1]> {
     let blocks = terms.len_query.div_ceil(DECODE_QUERIES);
     let tasks = (terms.batches * terms.heads / terms.group * blocks).max(1);

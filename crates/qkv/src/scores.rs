@@ -1,6 +1,5 @@
 //! The scores of one tile on the fast paths: from `q · k`, which a kernel has left in a buffer, to what the softmax
-//! takes. From here on a masked score is exactly -∞, and no visible one is: those stop at the largest negative
-//! number.
+//! takes. From here on a masked score is exactly -∞, and no visible one is: those stop at the lowest finite number.
 
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
@@ -28,7 +27,7 @@ impl ScoreScratch {
     }
 }
 
-/// What a product becomes before a kernel writes it down: times the scale and, as a visible score, never -∞.
+/// What a product becomes before a kernel writes it down: times the scale and, where no softcap is to come, raised.
 #[derive(Clone, Copy)]
 pub(crate) struct Epilogue<V> {
     scale: V,
@@ -39,7 +38,8 @@ impl<V: Vector> Epilogue<V> {
     #[inline(always)]
     pub(crate) fn new(stage: Stage, terms: &Terms<'_>) -> Self {
         let scale = if stage >= Stage::Scaled { V::Lane::from_f64(terms.scale) } else { V::Lane::ONE };
-        let lowest = if stage >= Stage::Masked { -V::Lane::MAX } else { V::Lane::NEG_INFINITY };
+        let raised = stage >= Stage::Masked && terms.softcap.is_none();
+        let lowest = if raised { -V::Lane::MAX } else { V::Lane::NEG_INFINITY };
         Self { scale: V::splat(scale), lowest: V::splat(lowest) }
     }
 

@@ -126,12 +126,15 @@ impl<A: Real> States<A> {
             let new_share = new_max.if_equal(none, zero, exp(new_max.sub(max)));
             let sum = new_sum.mul_add(new_share, old_sum.mul(old_share));
             // An empty side is the identity: the other's numbers pass unchanged.
-            let pass =
-                |merged: V, old: V, new: V| old_sum.if_equal(zero, new, new_sum.if_equal(zero, old, merged));
-            pass(max, old_max, new_max).store(&mut self.max[at..]);
-            pass(sum, old_sum, new_sum).store(&mut self.sum[at..]);
-            pass(old_share, one, zero).store(&mut a[at..]);
-            pass(new_share, zero, one).store(&mut b[at..]);
+            for (merged, old, new, to) in [
+                (max, old_max, new_max, &mut self.max[..]),
+                (sum, old_sum, new_sum, &mut self.sum[..]),
+                (old_share, one, zero, &mut *a),
+                (new_share, zero, one, &mut *b),
+            ] {
+                let passed = new_sum.if_equal(zero, old, merged);
+                old_sum.if_equal(zero, new, passed).store(&mut to[at..]);
+            }
         }
         // The factors 0 and 1 leave an empty side's zeros out, but for the sign of a zero, which no result shows.
         let len = self.line_len::<V>().max(1);
@@ -165,6 +168,7 @@ impl<A: Real> States<A> {
     }
 
     /// Takes a sink into some rows.
+    #[inline(always)]
     pub(crate) fn take_sink(&mut self, rows: Range<usize>, sink: A) {
         if sink == A::NEG_INFINITY {
             return;
@@ -184,11 +188,28 @@ impl<A: Real> States<A> {
     }
 }
 
-/// What the scores of a tile are reduced by before their exponentials are taken: their maximum.
+/// A tile's maxima, and what scores are reduced by before their exponentials are taken.
+pub(crate) struct Shifted<V> {
+    pub(crate) max: V,
+    pub(crate) shift: V,
+}
+
+impl<V: Vector> Shifted<V> {
+    /// From the largest scores.
+    #[inline(always)]
+    pub(crate) fn by(largest: V) -> Self {
+        let zero = V::splat(V::Lane::ZERO);
+        // + 0: a maximum of -0 and one of +0 must not differ.
+        let max = largest.add(zero);
+        // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
+        Self { max, shift: max.if_equal(V::splat(V::Lane::NEG_INFINITY), zero, max) }
+    }
+}
+
+/// The larger of scores and the maximum so far: NaN is never greater, so it is ignored here and shows up in the sum.
 #[inline(always)]
-pub(crate) fn reference<V: Vector>(max: V) -> V {
-    // A row of NaN alone has no maximum, and -∞ - -∞ must not appear.
-    max.if_equal(V::splat(V::Lane::NEG_INFINITY), V::splat(V::Lane::ZERO), max)
+pub(crate) fn larger<V: Vector>(scores: V, max: V) -> V {
+    scores.max(max)
 }
 
 /// The fixed binary tree over absolute tiles, along which their states merge.

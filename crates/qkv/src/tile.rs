@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::mask::Hint;
 use crate::planes::Planes;
-use crate::simd::bits;
+use crate::simd::word_of;
 
 /// Keys in a tile: the span over which the maximum is taken before any exponential is, and whose sums are chains; tiles
 /// merge along a fixed tree. Part of the arithmetic.
@@ -203,7 +203,10 @@ pub(crate) type Visible = u64;
 
 /// Visible are the keys of a tile that lie within some range of slots.
 pub(crate) fn visible_within(tile: &Range<usize>, keys: Range<usize>) -> Visible {
-    let from = |slot: usize| Visible::MAX.checked_shr(slot.saturating_sub(tile.start) as u32).unwrap_or(0);
+    let from = |slot: usize| match slot.saturating_sub(tile.start) {
+        hidden if hidden < TILE => Visible::MAX >> hidden,
+        _ => 0,
+    };
     from(keys.start) & !from(keys.end)
 }
 
@@ -211,10 +214,10 @@ pub(crate) fn visible_within(tile: &Range<usize>, keys: Range<usize>) -> Visible
 pub(crate) fn visible_where(keys: &[bool]) -> Visible {
     let mut padded = [false; TILE];
     match keys.try_into() {
-        Ok(whole) => bits(whole),
+        Ok(whole) => word_of(whole),
         Err(_) => {
             padded[..keys.len()].copy_from_slice(keys);
-            bits(&padded)
+            word_of(&padded)
         }
     }
 }
@@ -229,9 +232,14 @@ mod tests {
 
     #[test]
     fn a_bit_is_a_key() {
-        for (keys, wanted) in
-            [(0..200, 0..10), (100..100, 0..0), (0..100, 0..0), (103..107, 3..7), (107..200, 7..10)]
-        {
+        for (keys, wanted) in [
+            (0..200, 0..10),
+            (0..1 << 32 | 105, 0..10),
+            (100..100, 0..0),
+            (0..100, 0..0),
+            (103..107, 3..7),
+            (107..200, 7..10),
+        ] {
             let visible = visible_within(&(100..110), keys.clone());
             assert_eq!(keys_seen(visible, 10), wanted.collect::<Vec<_>>(), "{keys:?}");
         }

@@ -85,6 +85,18 @@ fn a_run_of_visible_keys_may_begin_and_end_anywhere() {
 }
 
 /// transformers #27114: two masks that are each as low as a number goes add up to -∞.
+/// A softcap takes a product that overflowed to its own end, before scores stop at the lowest finite number.
+#[test]
+fn a_softcap_larger_than_scores_can_be_is_the_same_on_every_path() {
+    let arrays = grids::<f32>(BASE).map(|array| array.mapv(|x| x * 1e19));
+    for cap in [5e37, 1e38, 30.0] {
+        let capped = Attention::new().softcap(cap).scale(1.0);
+        let got = on_every_path(&capped, views(&arrays));
+        assert!(got.output.iter().all(|y| y.is_finite()));
+        on_every_path(&capped.causal(Alignment::BottomRight), views(&arrays));
+    }
+}
+
 #[test]
 fn finite_biases_never_add_up_to_a_mask() {
     fn check<T: Element>(lowest: T) {
@@ -100,7 +112,7 @@ fn finite_biases_never_add_up_to_a_mask() {
         same_bits("other rows", part(got.output.view(), 2, 1..6), part(plain.output.view(), 2, 1..6));
         let mean = on_every_path(&Attention::new().scale(0.0), views(&arrays));
         if lowest.widen() == element(-f64::from(f32::MAX)) {
-            // The sums stop at the largest negative number, so all keys are alike: the mean of the values.
+            // The sums stop at the lowest finite number, so all keys are alike: the mean of the values.
             same_bits("row 0", part(got.output.view(), 2, 0..1), part(mean.output.view(), 2, 0..1));
         } else {
             // -131008 fits the accumulator: scores are left with steps of 1/128, and weights within 1.2 %.

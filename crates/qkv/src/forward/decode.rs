@@ -14,7 +14,7 @@ use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
 use crate::simd::{Ahead, Kernel, Numbers, PADDING, Register, Vector, Vectors, accumulate};
-use crate::softmax::{Order, States, Tree, reference};
+use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, Sort, TILE, Tile, cut};
 
 /// Queries of each head that are worked on together.
@@ -24,7 +24,7 @@ pub(crate) const QUERIES: usize = 16;
 pub(crate) const GROUP: usize = 8;
 
 /// Registers, of keys or value columns, held against [`CHAINS`] rows at once: eight sums, as many as two units of four cycles want.
-const REGISTERS: usize = 2;
+const WIDE: usize = 2;
 const CHAINS: usize = 4;
 /// Rows at once where fewer are left.
 const FEWER: usize = 2;
@@ -55,7 +55,7 @@ impl<A: Real> Scratch<A> {
         let zeros = |count: usize| vec![A::ZERO; count];
         Self {
             query: zeros(rows * dim),
-            key: zeros(dim * REGISTERS * PADDING),
+            key: zeros(dim * WIDE * PADDING),
             value: zeros(TILE * columns),
             scores: zeros(rows * TILE),
             weights: zeros(rows * TILE),
@@ -71,8 +71,7 @@ impl<A: Real> Scratch<A> {
         let (rows, dim, dim_value) = (rows_of_block(terms), terms.dim, terms.dim_value);
         let tiles = terms.len_key.div_ceil(TILE);
         let (padded_rows, columns) = (rows.next_multiple_of(PADDING), dim_value.next_multiple_of(PADDING));
-        let numbers =
-            rows * dim + dim * REGISTERS * PADDING + TILE * columns + 2 * rows * TILE + 2 * padded_rows;
+        let numbers = rows * dim + dim * WIDE * PADDING + TILE * columns + 2 * rows * TILE + 2 * padded_rows;
         numbers * size_of::<A>()
             + ScoreScratch::bytes(QUERIES * TILE)
             + (1 + Tree::<A>::depth(tiles)) * States::<A>::bytes(padded_rows, columns)
@@ -162,7 +161,7 @@ impl<A: Real> Scratch<A> {
 
     /// Leaves the states over one tile, which is sorted, in `states`.
     #[inline(always)]
-    fn attend_tile<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, keys: Range<usize>) {
+    fn attend_tile<V: Register<Lane = A>>(&mut self, block: &Block<'_, A>, keys: Range<usize>) {
         let (count, columns) = (keys.len(), self.columns);
         let rows = block.terms.group * block.queries.len();
         // While this tile is worked on, the next is on its way: its keys while these are turned over, its values during the
@@ -177,7 +176,7 @@ impl<A: Real> Scratch<A> {
         let of_value = (Role::Value, (block.batch, block.key_head));
         let value = rows_of_tile(block.arrays, of_value, keys.clone(), &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
-        if self.sorts.iter().all(|&sort| sort == Sort::Full) || all_finite::<V>(value) {
+        if self.sorts.iter().all(|&sort| sort == Sort::Full) || all_finite(value) {
             self.mix_all::<V>(block, value, next_value.shares(1..2, 2));
         } else {
             for row in 0..rows {
@@ -207,8 +206,8 @@ impl<A: Real> Scratch<A> {
     ) {
         let (terms, dim) = (block.terms, block.terms.dim);
         let (count, rows) = (keys.len(), terms.group * block.queries.len());
-        let lanes = <[V; REGISTERS]>::LANES;
-        let epilogue = Epilogue::<[V; REGISTERS]>::new(Stage::Masked, terms);
+        let lanes = <[V; WIDE]>::LANES;
+        let epilogue = Epilogue::<[V; WIDE]>::new(Stage::Masked, terms);
         let strips = count.div_ceil(lanes);
         for (index, at) in (0..count).step_by(lanes).enumerate() {
             let strip = keys.start + at..keys.end.min(keys.start + at + lanes);
@@ -275,30 +274,26 @@ impl<A: Real> Scratch<A> {
 
     /// From scores to unnormalised weights, and their maxima and sums.
     #[inline(always)]
-    fn weigh<V: Vector<Lane = A>>(&mut self, rows: usize, count: usize) {
+    fn weigh<V: Register<Lane = A>>(&mut self, rows: usize, count: usize) {
         let padded = count.next_multiple_of(V::LANES);
-        for (scores, max) in self.scores.chunks_exact_mut(TILE).zip(&mut self.states.max[..rows]) {
+        let cells = self.scores.chunks_exact_mut(TILE).zip(self.weights.chunks_exact_mut(TILE));
+        for ((scores, weights), max) in cells.zip(&mut self.states.max[..rows]) {
             let scores = &mut scores[..padded];
             // What fills the last vector is no key.
             scores[count..].fill(A::NEG_INFINITY);
             let mut lanes = V::splat(A::NEG_INFINITY);
             for scores in scores.chunks_exact(V::LANES) {
-                // NaN is never greater, so it is ignored here and shows up in the sum.
-                lanes = V::load(scores).max(lanes);
+                lanes = larger(V::load(scores), lanes);
             }
             let mut maxima = [A::NEG_INFINITY; PADDING];
             lanes.store(&mut maxima);
-            let largest = maxima.into_iter().fold(A::NEG_INFINITY, |max, s| if max < s { s } else { max });
-            // + 0: a maximum of -0 and one of +0 must not differ.
-            *max = largest + A::ZERO;
-        }
-        let scores = self.scores.chunks_exact(TILE).zip(&self.states.max[..rows]);
-        for ((scores, &max), weights) in scores.zip(self.weights.chunks_exact_mut(TILE)) {
-            let reference = reference(V::splat(max));
-            let cells = scores[..padded].chunks_exact(V::LANES).zip(weights.chunks_exact_mut(V::LANES));
-            for (s, p) in cells {
+            let largest = maxima.into_iter().fold(A::NEG_INFINITY, |max, s| larger(s, max));
+            let shifted = Shifted::by(largest);
+            *max = shifted.max;
+            let shift = V::splat(shifted.shift);
+            for (s, p) in scores.chunks_exact(V::LANES).zip(weights.chunks_exact_mut(V::LANES)) {
                 // A masked score is -∞ and its exponential exactly 0.
-                exp(V::load(s).sub(reference)).store(p);
+                exp(V::load(s).sub(shift)).store(p);
             }
         }
         // Each sum is one chain, whatever the lanes; several run side by side.
@@ -316,12 +311,12 @@ impl<A: Real> Scratch<A> {
     /// The weighted sums of the values of a tile, `(keys, columns)`, for all rows.
     #[inline(always)]
     fn mix_all<V: Vector<Lane = A>>(&mut self, block: &Block<'_, A>, value: &[A], ahead: Ahead<'_>) {
-        let lanes = <[V; REGISTERS]>::LANES;
+        let lanes = <[V; WIDE]>::LANES;
         let all = self.columns.div_ceil(lanes);
         for (at, column) in (0..self.columns).step_by(lanes).enumerate() {
             let ahead = ahead.shares(at..at + 1, all);
             if column + lanes <= self.columns {
-                self.mix_rows::<[V; REGISTERS]>(block, value, column, ahead);
+                self.mix_rows::<[V; WIDE]>(block, value, column, ahead);
             } else {
                 self.mix_rows::<V>(block, value, column, ahead);
             }

@@ -14,7 +14,7 @@ use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
 use crate::simd::{Ahead, Kernel, Numbers, Register, Vector, Vectors, accumulate};
-use crate::softmax::{Order, States, Tree, reference};
+use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// Keys, or value columns, whose chains run side by side.
@@ -232,7 +232,7 @@ impl<A: Real> Scratch<A> {
         let key = rows_of_tile(block.arrays, of_key, tile.keys.clone(), &mut keys, dim);
         let value = rows_of_tile(block.arrays, of_value, tile.keys.clone(), &mut values, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
-        let select = sort == Sort::Mixed && !all_finite::<P>(value);
+        let select = sort == Sort::Mixed && !all_finite(value);
         for first in (0..rows).step_by(P::LANES) {
             let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
             let mut part = Part { tile: block.tile(queries, tile.keys.clone()), sort, first };
@@ -292,8 +292,7 @@ impl<A: Real> Scratch<A> {
         });
         maxima = P::splat(A::NEG_INFINITY);
         for of_key in self.scores[..count * P::LANES].chunks_exact(P::LANES) {
-            // NaN is never greater, so it is ignored here and shows up in the sum.
-            maxima = P::load(of_key).max(maxima);
+            maxima = larger(P::load(of_key), maxima);
         }
         maxima
     }
@@ -301,25 +300,24 @@ impl<A: Real> Scratch<A> {
     /// From a panel's scores to unnormalised weights, and their sums.
     #[inline(always)]
     fn weigh<P: Vector<Lane = A>>(&mut self, part: &Part, maxima: P) {
-        // + 0: a maximum of -0 and one of +0 must not differ.
-        let maxima = maxima.add(P::splat(A::ZERO));
-        let (reference, mut sums) = (reference(maxima), P::splat(A::ZERO));
+        let Shifted { max, shift } = Shifted::by(maxima);
+        let mut sums = P::splat(A::ZERO);
         let cells = part.tile.keys.len() * P::LANES;
         // Keys by twos, so that twice as many exponentials overlap.
         let mut scores = self.scores[..cells].chunks_exact(2 * P::LANES);
         let mut weights = self.weights[..cells].chunks_exact_mut(2 * P::LANES);
         for (scores, weights) in scores.by_ref().zip(weights.by_ref()) {
             // A masked score is -∞ and its exponential exactly 0.
-            let p = exp(<[P; 2]>::load(scores).sub([reference; 2]));
+            let p = exp(<[P; 2]>::load(scores).sub([shift; 2]));
             sums = sums.add(p[0]).add(p[1]);
             p.store(weights);
         }
         if let (last @ [_, ..], weights) = (scores.remainder(), weights.into_remainder()) {
-            let p = exp(P::load(last).sub(reference));
+            let p = exp(P::load(last).sub(shift));
             sums = sums.add(p);
             p.store(weights);
         }
-        maxima.store(&mut self.states.max[part.first..]);
+        max.store(&mut self.states.max[part.first..]);
         sums.store(&mut self.states.sum[part.first..]);
     }
 
@@ -327,11 +325,13 @@ impl<A: Real> Scratch<A> {
     #[inline(always)]
     fn mix_all<P: Vector<Lane = A>>(&mut self, part: &Part, value: Values<'_, A>, select: bool) {
         let columns = value.columns;
-        let mut at = 0;
-        while select && at < columns {
-            self.mix::<P, 1, true>(part, value, at);
-            at += 1;
+        if select {
+            for at in 0..columns {
+                self.mix::<P, 1, true>(part, value, at);
+            }
+            return;
         }
+        let mut at = 0;
         while at + CHAINS <= columns {
             self.mix::<P, CHAINS, false>(part, value, at);
             at += CHAINS;
@@ -394,8 +394,7 @@ fn products_of<P: Vector, const KEYS: usize>(
     let scores = &mut scores[at * P::LANES..][..KEYS * P::LANES];
     for (sum, scores) in sums.into_iter().zip(scores.chunks_exact_mut(P::LANES)) {
         let s = epilogue.of(sum);
-        // NaN is never greater, so it is ignored here and shows up in the sum.
-        *maxima = s.max(*maxima);
+        *maxima = larger(s, *maxima);
         s.store(scores);
     }
 }

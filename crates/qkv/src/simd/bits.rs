@@ -1,8 +1,7 @@
-//! Booleans as the bits of a word.
+//! Booleans as the bits of a word, the first as the highest.
 
-/// The first boolean is the highest bit.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn bits(booleans: &[bool; 64]) -> u64 {
+pub(crate) fn word_of(booleans: &[bool; 64]) -> u64 {
     use std::arch::x86_64::{_mm_cmpgt_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_setzero_si128};
     let mut word = 0;
     for (at, sixteen) in booleans.chunks_exact(16).enumerate() {
@@ -16,8 +15,7 @@ pub(crate) fn bits(booleans: &[bool; 64]) -> u64 {
     word.reverse_bits()
 }
 
-/// The first boolean is the highest bit.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn bits(booleans: &[bool; 64]) -> u64 {
+pub(crate) fn word_of(booleans: &[bool; 64]) -> u64 {
     booleans.iter().fold(0, |word, &boolean| word << 1 | u64::from(boolean))
 }

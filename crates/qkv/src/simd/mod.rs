@@ -9,6 +9,7 @@ mod bits;
 mod environment;
 pub(crate) mod math;
 mod portable;
+mod prefetch;
 mod products;
 mod several;
 mod transpose;
@@ -19,16 +20,17 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-pub(crate) use bits::bits;
+pub(crate) use bits::word_of;
 pub(crate) use environment::FloatEnvironment;
 pub use portable::Lanes;
-pub(crate) use products::{Ahead, Numbers, Vectors, accumulate, prefetch_after};
+pub(crate) use prefetch::{Ahead, prefetch_after};
+pub(crate) use products::{Numbers, Vectors, accumulate};
 pub(crate) use transpose::transpose;
 
 use crate::element::Real;
 use math::Coefficients;
 
-/// A multiple of the lanes of every vector: how far arrays are padded whose numbers go into lanes.
+/// A multiple of the lanes of every register: how far arrays are padded whose numbers go into lanes.
 pub(crate) const PADDING: usize = 16;
 
 /// [`LANES`](Vector::LANES) numbers; each operation is done in each lane by itself.
@@ -143,36 +145,42 @@ fn one_by_one<V: Register>(lane: impl Fn(usize) -> V::Lane) -> V {
     V::load(&lanes)
 }
 
-/// The registers of one lane type for each instruction set.
+/// A type of which there are registers.
 ///
-/// Public, like all that it names, only because [`Real`] is; no other crate can reach it.
+/// Public, like all that it names, only because [`Real`] is. No other crate can name a [`Register`] or a [`Kernel`], so none
+/// can run instructions that the machine lacks.
 pub trait Lane: Vector<Lane = Self> + Coefficients {
-    type Portable: Register<Lane = Self>;
-    #[cfg(target_arch = "x86_64")]
-    type Avx2: Register<Lane = Self>;
-    #[cfg(target_arch = "x86_64")]
-    type Avx512: Register<Lane = Self>;
+    /// [`Simd::run`].
+    fn run<K: Kernel<Self>>(simd: Simd, kernel: K) -> K::Output
+    where
+        Self: Real;
 }
 
-impl Lane for f32 {
-    type Portable = Lanes<f32, 4>;
-    #[cfg(target_arch = "x86_64")]
-    type Avx2 = x86::avx2::F32x8;
-    #[cfg(target_arch = "x86_64")]
-    type Avx512 = x86::avx512::F32x16;
+macro_rules! lane {
+    ($real:ident, $portable:ty, $avx2:ident, $avx512:ident) => {
+        impl Lane for $real {
+            fn run<K: Kernel<Self>>(simd: Simd, kernel: K) -> K::Output {
+                assert!(simd.is_available(), "this machine has no {simd}");
+                match simd {
+                    #[cfg(target_arch = "x86_64")]
+                    // SAFETY: `is_available` found AVX2, FMA and F16C.
+                    Simd::Avx2 => unsafe { run_avx2::<x86::avx2::$avx2, K>(kernel) },
+                    #[cfg(target_arch = "x86_64")]
+                    // SAFETY: `is_available` found all of them.
+                    Simd::Avx512 => unsafe { run_avx512::<x86::avx512::$avx512, K>(kernel) },
+                    _ => kernel.run::<$portable>(),
+                }
+            }
+        }
+    };
 }
 
-impl Lane for f64 {
-    type Portable = Lanes<f64, 2>;
-    #[cfg(target_arch = "x86_64")]
-    type Avx2 = x86::avx2::F64x4;
-    #[cfg(target_arch = "x86_64")]
-    type Avx512 = x86::avx512::F64x8;
-}
+lane!(f32, Lanes<f32, 4>, F32x8, F32x16);
+lane!(f64, Lanes<f64, 2>, F64x4, F64x8);
 
 /// Work that can be compiled for any instruction set. All that `run` calls in its loops must be
 /// `#[inline(always)]`, or it stays at the baseline.
-pub(crate) trait Kernel<A: Real> {
+pub trait Kernel<A: Real> {
     type Output;
     fn run<V: Register<Lane = A>>(self) -> Self::Output;
 }
@@ -235,16 +243,7 @@ impl Simd {
     /// # Panics
     /// If the machine lacks it; [`Problem`](crate::problem::Problem) checks that before.
     pub(crate) fn run<A: Real, K: Kernel<A>>(self, kernel: K) -> K::Output {
-        assert!(self.is_available(), "this machine has no {self}");
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `is_available` found AVX2, FMA and F16C.
-            Self::Avx2 => unsafe { run_avx2(kernel) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `is_available` found all of them.
-            Self::Avx512 => unsafe { run_avx512(kernel) },
-            _ => kernel.run::<A::Portable>(),
-        }
+        A::run(self, kernel)
     }
 }
 
@@ -252,16 +251,16 @@ impl Simd {
 /// The machine has AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run_avx2<A: Real, K: Kernel<A>>(kernel: K) -> K::Output {
-    kernel.run::<A::Avx2>()
+unsafe fn run_avx2<V: Register, K: Kernel<V::Lane>>(kernel: K) -> K::Output {
+    kernel.run::<V>()
 }
 
 /// # Safety
 /// The machine has AVX-512 F, VL, BW and DQ, AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
-unsafe fn run_avx512<A: Real, K: Kernel<A>>(kernel: K) -> K::Output {
-    kernel.run::<A::Avx512>()
+unsafe fn run_avx512<V: Register, K: Kernel<V::Lane>>(kernel: K) -> K::Output {
+    kernel.run::<V>()
 }
 
 impl fmt::Display for Simd {
