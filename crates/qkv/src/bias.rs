@@ -207,7 +207,7 @@ fn add<V: Register, T: Stored>(planes: &Planes<'_, T>, tile: &Tile, scores: &mut
         return add_one_by_one(plane, tile, scores, (0..rows, 0..keys));
     };
     let whole_keys = keys / V::LANES * V::LANES;
-    if scores.row_step == 1 {
+    if scores.has_queries_in_lanes() {
         let whole_rows = rows / V::LANES * V::LANES;
         for row in (0..whole_rows).step_by(V::LANES) {
             let mut slices: [&[T]; PADDING] = [&[]; PADDING];
@@ -360,7 +360,7 @@ fn add_penalties<V: Register>(slope: V::Lane, region: &Region, scores: &mut Grid
         }
         let (ramp, minus_slope) = (V::load(&ramp), V::splat(-slope));
         // A line's cells are neighbours in memory: queries that grow, or keys, with which the difference shrinks.
-        let (lines, length, along_line, to_next) = if scores.row_step == 1 {
+        let (lines, length, along_line, to_next) = if scores.has_queries_in_lanes() {
             (keys, scores.key_step, 1.0, -1)
         } else {
             (rows, scores.row_step, -1.0, 1)

@@ -120,7 +120,7 @@ fn softcapped<V: Vector>(scores: V, cap: f64) -> V {
 #[inline(always)]
 fn mask<V: Register>(products: &[V::Lane], visible: &[Visible], scores: &mut Grid<'_, V::Lane>, tile: &Tile) {
     let (rows, keys) = (tile.rows.len(), tile.keys.len());
-    if scores.row_step == 1 {
+    if scores.has_queries_in_lanes() {
         let (bits_of_lane, step) = (8 * size_of::<V::Lane>(), scores.key_step);
         for row in (0..rows).step_by(V::LANES) {
             for first in (0..keys).step_by(bits_of_lane) {

@@ -182,6 +182,14 @@ pub(crate) struct Grid<'s, T> {
     pub(crate) key_step: usize,
 }
 
+impl<T> Grid<'_, T> {
+    /// Whether queries are next to one another, and not keys.
+    #[inline(always)]
+    pub(crate) fn has_queries_in_lanes(&self) -> bool {
+        self.row_step == 1
+    }
+}
+
 impl<T> Index<(usize, usize)> for Grid<'_, T> {
     type Output = T;
 

@@ -13,7 +13,7 @@ use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Ahead, Kernel, Numbers, PADDING, Register, Vector, Vectors, accumulate};
+use crate::simd::{Ahead, Kernel, Numbers, PADDING, Register, Vector, Vectors, accumulate, by_chains};
 use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, Sort, TILE, Tile, cut};
 
@@ -215,18 +215,9 @@ impl<A: Real> Scratch<A> {
             let of_strip = next_key.shares(index..index + 1, strips);
             block.arrays.columns(Role::Key, (block.batch, block.key_head), strip, (key, lanes), of_strip);
             let ahead = next_value.shares(index..index + 1, strips);
-            let mut row = 0;
-            while row + CHAINS <= rows {
-                self.products::<_, CHAINS>((row, dim), at, epilogue, ahead.first(row));
-                row += CHAINS;
-            }
-            while row + FEWER <= rows {
-                self.products::<_, FEWER>((row, dim), at, epilogue, ahead.first(row));
-                row += FEWER;
-            }
-            if row < rows {
-                self.products::<_, 1>((row, dim), at, epilogue, ahead.first(row));
-            }
+            by_chains!(rows, [CHAINS, FEWER], (row, ROWS) => {
+                self.products::<_, ROWS>((row, dim), at, epilogue, ahead.first(row));
+            });
         }
         let cells_of_head = block.queries.len() * TILE;
         for (at, head) in block.heads().enumerate() {
@@ -333,18 +324,9 @@ impl<A: Real> Scratch<A> {
         ahead: Ahead<'_>,
     ) {
         let rows = block.terms.group * block.queries.len();
-        let mut row = 0;
-        while row + CHAINS <= rows {
-            self.mix::<V, CHAINS, false>(row, value, column, ahead.first(row));
-            row += CHAINS;
-        }
-        while row + FEWER <= rows {
-            self.mix::<V, FEWER, false>(row, value, column, ahead.first(row));
-            row += FEWER;
-        }
-        if row < rows {
-            self.mix::<V, 1, false>(row, value, column, ahead.first(row));
-        }
+        by_chains!(rows, [CHAINS, FEWER], (row, ROWS) => {
+            self.mix::<V, ROWS, false>(row, value, column, ahead.first(row));
+        });
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 mod decode;
 mod join;
 mod load;
+mod matrix;
 mod prefill;
 mod rows;
 mod schedule;

@@ -13,7 +13,7 @@ use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Ahead, Kernel, Numbers, Register, Vector, Vectors, accumulate};
+use crate::simd::{Ahead, Kernel, Numbers, Register, Vector, Vectors, accumulate, by_chains};
 use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
@@ -27,11 +27,11 @@ pub(crate) struct Scratch<A> {
     /// Panel after panel, each `(dim, lanes)`.
     query: Vec<A>,
     /// `(TILE, dim)`
-    key: Vec<A>,
+    pub(super) key: Vec<A>,
     /// `(TILE, dim_value)`
     value: Vec<A>,
     /// Of one panel `(TILE, lanes)`, as are the weights.
-    scores: Vec<A>,
+    pub(super) scores: Vec<A>,
     weights: Vec<A>,
     steps: ScoreScratch,
     states: States<A>,
@@ -126,80 +126,28 @@ impl<A: Real> Attend<'_, A> {
     }
 }
 
-/// The block's part of the matrix of scores after a stage or, with maxima and sums, of weights.
-pub(crate) struct Matrix<'k, A> {
-    pub(crate) block: Block<'k, A>,
-    pub(crate) stage: Stage,
-    /// Of the block's rows, for [`Stage::Weights`].
-    pub(crate) stats: [&'k [A]; 2],
-    /// `(rows, len_key)`
-    pub(crate) target: &'k mut dyn Target<A>,
-    pub(crate) scratch: &'k mut Scratch<A>,
-}
-
-impl<A: Real> Kernel<A> for Matrix<'_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Register<Lane = A>>(self) {
-        let Self { block, stage, stats: [max, sum], target, scratch } = self;
-        let (terms, rows) = (block.terms, block.queries.len());
-        scratch.load_queries::<V>(&block);
-        // Padded, as the rows in the lanes are.
-        let mut stats = [[A::ONE; QUERY_BLOCK]; 2];
-        stats[0][..max.len()].copy_from_slice(max);
-        stats[1][..sum.len()].copy_from_slice(sum);
-        for (_, keys) in cut(0..terms.len_key, terms.visibility.key_offset, TILE) {
-            let sort = terms.sort(&block.tile(block.queries.clone(), keys.clone()));
-            // Lent for the time of the products.
-            let mut packed = std::mem::take(&mut scratch.key);
-            let of_key = (Role::Key, block.of_key());
-            let key = rows_of_tile(block.arrays, of_key, keys.clone(), &mut packed, terms.dim);
-            for first in (0..rows).step_by(V::LANES) {
-                let panel = first..rows.min(first + V::LANES);
-                if sort == Sort::Empty && stage >= Stage::Masked {
-                    scratch.scores[..keys.len() * V::LANES].fill(A::NEG_INFINITY);
-                } else {
-                    let part = Part { tile: block.tile(block.queries_of(&panel), keys.clone()), sort, first };
-                    scratch.score::<V>(terms, &part, key, stage.min(Stage::Masked));
-                }
-                let [max, sum] = [V::load(&stats[0][first..]), V::load(&stats[1][first..])];
-                for (key, scores) in keys.clone().zip(scratch.scores.chunks_exact_mut(V::LANES)) {
-                    if stage == Stage::Weights {
-                        let s = V::load(scores);
-                        let weight = exp(s.sub(max)).div(sum);
-                        s.if_equal(V::splat(A::NEG_INFINITY), V::splat(A::ZERO), weight).store(scores);
-                    }
-                    target.set_column(key, first, &scores[..panel.len()]);
-                }
-            }
-            scratch.key = packed;
-        }
-    }
-}
-
 impl<A> Block<'_, A> {
-    fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
+    pub(super) fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
         Tile { batch: self.batch, head: self.head, rows, keys }
     }
 
     /// The queries of some rows of the block.
-    fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
+    pub(super) fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
         self.queries.start + rows.start..self.queries.start + rows.end
     }
 
     /// Where keys and values of these queries are.
-    fn of_key(&self) -> (usize, usize) {
+    pub(super) fn of_key(&self) -> (usize, usize) {
         (self.batch, self.terms.key_head(self.head))
     }
 }
 
 /// The queries of one panel against the keys of a tile, or those of them that they can see.
-struct Part {
-    tile: Tile,
-    sort: Sort,
+pub(super) struct Part {
+    pub(super) tile: Tile,
+    pub(super) sort: Sort,
     /// The panel's first row in the block.
-    first: usize,
+    pub(super) first: usize,
 }
 
 /// Values of the keys of a part, `(keys, columns)`.
@@ -212,7 +160,7 @@ struct Values<'t, A> {
 impl<A: Real> Scratch<A> {
     /// Transposes a block of queries, panel by panel.
     #[inline(always)]
-    fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+    pub(super) fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
         let (at, dim, rows) = ((block.batch, block.head), block.terms.dim, block.queries.len());
         for first in (0..rows).step_by(P::LANES) {
             let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
@@ -257,7 +205,13 @@ impl<A: Real> Scratch<A> {
 
     /// Leaves a panel's scores after a stage in `scores`; returns the largest of each row.
     #[inline(always)]
-    fn score<P: Vector<Lane = A>>(&mut self, terms: &Terms<'_>, part: &Part, key: &[A], stage: Stage) -> P {
+    pub(super) fn score<P: Vector<Lane = A>>(
+        &mut self,
+        terms: &Terms<'_>,
+        part: &Part,
+        key: &[A],
+        stage: Stage,
+    ) -> P {
         let (count, dim) = (part.tile.keys.len(), terms.dim);
         let query = &self.query[part.first * dim..][..P::LANES * dim];
         let finished = are_finished(terms, part.sort);
@@ -266,18 +220,9 @@ impl<A: Real> Scratch<A> {
         let products = &mut products[..count * P::LANES];
         let epilogue = Epilogue::<P>::new(stage, terms);
         let mut maxima = P::splat(A::NEG_INFINITY);
-        let mut at = 0;
-        while at + CHAINS <= count {
-            products_of::<P, CHAINS>(query, (key, at, dim), products, epilogue, &mut maxima);
-            at += CHAINS;
-        }
-        while at + FEWER <= count {
-            products_of::<P, FEWER>(query, (key, at, dim), products, epilogue, &mut maxima);
-            at += FEWER;
-        }
-        for at in at..count {
-            products_of::<P, 1>(query, (key, at, dim), products, epilogue, &mut maxima);
-        }
+        by_chains!(count, [CHAINS, FEWER], (at, KEYS) => {
+            products_of::<P, KEYS>(query, (key, at, dim), products, epilogue, &mut maxima);
+        });
         if finished {
             return maxima;
         }
@@ -331,18 +276,7 @@ impl<A: Real> Scratch<A> {
             }
             return;
         }
-        let mut at = 0;
-        while at + CHAINS <= columns {
-            self.mix::<P, CHAINS, false>(part, value, at);
-            at += CHAINS;
-        }
-        while at + FEWER <= columns {
-            self.mix::<P, FEWER, false>(part, value, at);
-            at += FEWER;
-        }
-        for at in at..columns {
-            self.mix::<P, 1, false>(part, value, at);
-        }
+        by_chains!(columns, [CHAINS, FEWER], (at, COLUMNS) => self.mix::<P, COLUMNS, false>(part, value, at));
     }
 
     /// [`mix_all`](Self::mix_all) for a few columns, from `column` on.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::rows::{Finish, Heads, Rows, Target};
 use super::spare::Buffers;
-use super::{decode, join, prefill, schedule};
+use super::{decode, join, matrix, prefill, schedule};
 use crate::attention::Progress;
 use crate::element::{Element, Real};
 use crate::error::Error;
@@ -357,7 +357,7 @@ where
             scalar_matrix(problem, &mut rows, (stage, stats));
         } else {
             let block = prefill_block(problem, &rows);
-            problem.terms.simd.run(prefill::Matrix { block, stage, stats, target: &mut rows, scratch });
+            problem.terms.simd.run(matrix::Matrix { block, stage, stats, target: &mut rows, scratch });
         }
     })
 }

@@ -24,7 +24,7 @@ pub(crate) use bits::word_of;
 pub(crate) use environment::FloatEnvironment;
 pub use portable::Lanes;
 pub(crate) use prefetch::{Ahead, prefetch_after};
-pub(crate) use products::{Numbers, Vectors, accumulate};
+pub(crate) use products::{Numbers, Vectors, accumulate, by_chains};
 pub(crate) use transpose::transpose;
 
 use crate::element::Real;

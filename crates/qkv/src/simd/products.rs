@@ -79,3 +79,27 @@ unsafe fn add_step<V: Vector, const CHAINS: usize>(
         *sum = vector.mul_add(number, *sum);
     }
 }
+
+/// Does work on as many of a count side by side as will go: `most`, then `fewer`, then one. `at` is the first of them and
+/// `chains` their number, a constant.
+macro_rules! by_chains {
+    ($count:expr, [$most:expr, $fewer:expr], ($at:ident, $chains:ident) => $work:expr) => {{
+        let (count, mut $at) = ($count, 0);
+        while count - $at >= $most {
+            const $chains: usize = $most;
+            $work;
+            $at += $most;
+        }
+        while count - $at >= $fewer {
+            const $chains: usize = $fewer;
+            $work;
+            $at += $fewer;
+        }
+        for $at in $at..count {
+            const $chains: usize = 1;
+            $work;
+        }
+    }};
+}
+
+pub(crate) use by_chains;
