@@ -74,7 +74,7 @@ CASES = [
     case("window-dense", 1, 8, 8192, 8192, 64, mask="window", peers=("torch", "openvino", "ggml")),
     case("value-64", 1, 8, 2048, 2048, 128, 64),
     case("tiny", 2, 4, 5, 5, 8),
-    case("candle", 1, 8, 2048, 2048, 128),
+    case("full-2048-128", 1, 8, 2048, 2048, 128),
     own("mask-4096", mask="random"),
     own("bias-4096", bias=True),
     own("lse-4096", lse=True),

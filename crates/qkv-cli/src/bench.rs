@@ -204,9 +204,9 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 }
 
 fn list(terminal: &mut Terminal) -> anyhow::Result<()> {
-    writeln!(terminal, "{:<12} {:<27} meaning", "case", "shape")?;
+    writeln!(terminal, "{:<13} {:<27} meaning", "case", "shape")?;
     for case in &CASES {
-        writeln!(terminal, "{:<12} {:<27} {}", case.name, case.shape(), case.meaning)?;
+        writeln!(terminal, "{:<13} {:<27} {}", case.name, case.shape(), case.meaning)?;
     }
     writeln!(terminal, "\nshape: batch, heads/key heads, queries, keys, dim (of keys/of values)")?;
     Ok(())
@@ -224,8 +224,8 @@ fn print_limits(
     writeln!(terminal, "machine  {simd} on {on}")?;
     writeln!(terminal, "compute  {peak:.1} GFLOP/s at most, f32 multiply-adds and nothing else")?;
     writeln!(terminal, "memory   {read:.1} GB/s at most, reading and nothing else")?;
-    writeln!(terminal, "cases    the median of {rounds}; visible pairs and each array count, once")?;
-    writeln!(terminal, "limit    the shortest time that compute and memory allow, as in the same round\n")?;
+    writeln!(terminal, "cases    the median of {rounds}; visible pairs alone count, each array once")?;
+    writeln!(terminal, "limit    the longer of flops / compute and bytes / memory, in the same round\n")?;
     writeln!(terminal, "{:<12} {:>9} {:>9} {:>7}   of limit", "case", "time", "GFLOP/s", "GB/s")?;
     // It takes a while until there is more to read.
     terminal.flush()?;
