@@ -49,11 +49,22 @@ pub fn ulp<T: Element>(x: f64) -> f64 {
     T::EPSILON * libm::exp2(libm::floor(libm::log2(x.abs().max(T::MIN_POSITIVE))))
 }
 
+/// What a row holds of each key, and what its steps do while they run.
+const NUMBERS_OF_KEY: usize = 16;
+
+/// # Errors
+/// If there is no such row, or no memory for the rows.
 pub(crate) fn rows<T: Element>(
     problem: &Problem<'_, T>,
     rows: &[(usize, usize, usize)],
 ) -> Result<Vec<ReferenceRow>, Error> {
     rows.iter().try_for_each(|&row| problem.check_row(row))?;
+    // Once as a whole: where keys have no numbers a small file may hold more of them than memory does.
+    let len_key = problem.terms.len_key;
+    let mut room: Vec<[f64; NUMBERS_OF_KEY]> = Vec::new();
+    room.try_reserve_exact(rows.len().saturating_mul(len_key))
+        .map_err(|_| Error::no_memory("reference", &[rows.len(), len_key]))?;
+    drop(room);
     Ok(rows.par_iter().map(|&row| both(problem, row)).collect())
 }
 

@@ -339,6 +339,7 @@ fn a_result_too_large_for_memory_is_an_error() {
     let call = || plain.call(long.clone(), keys.clone(), values.clone());
     says(call().scores(Stage::Raw), &format!("scores: no memory for an array of shape {square}"));
     says(call().visible(), &format!("visible pairs: no memory for an array of shape {square}"));
+    says(call().reference(&[(0, 0, 0)]), &format!("reference: no memory for an array of shape (1, {MANY})"));
     // No key counts, so that there is nothing to compute before the weights.
     let none = Attention::new().key_lengths([0]);
     let weights = none.call(q.view(), repeated(&k, 2, MANY << 2), repeated(&v, 2, MANY << 2)).weights();
