@@ -219,7 +219,7 @@ impl<'a> Visibility<'a> {
         sort
     }
 
-    /// Writes which keys of a tile each of its queries sees; `scratch` serves the closures.
+    /// Writes which keys of a tile each of its queries sees, a word for each; `scratch` serves the closures.
     pub(crate) fn fill(&self, tile: &Tile, visible: &mut [Visible], scratch: &mut Vec<bool>) {
         for (visible, query) in visible.iter_mut().zip(tile.rows.clone()) {
             *visible = visible_within(&tile.keys, self.keys(tile.batch, query));
@@ -237,12 +237,13 @@ impl<'a> Visibility<'a> {
         for mask in &self.dense {
             let plane = mask.planes.get(tile.batch, tile.head);
             let of_row = Planes::rows_of(&plane, tile);
-            for (row, visible) in visible[..tile.rows.len()].iter_mut().enumerate() {
+            for (row, visible) in visible.iter_mut().enumerate() {
                 *visible &= match &of_row {
                     Some(of_row) => {
+                        let stored = of_row(row);
                         // The next tile's follow in memory.
-                        prefetch_after(of_row(row));
-                        visible_where(of_row(row))
+                        prefetch_after(stored);
+                        visible_where(stored)
                     }
                     None => {
                         for (stored, key) in row_of_bools.iter_mut().zip(tile.keys.clone()) {

@@ -45,6 +45,7 @@ pub(crate) struct Scratch<A> {
     steps: ScoreScratch,
     states: States<A>,
     tree: Tree<A>,
+    /// The dimension of values, padded to whole vectors of the instruction set at hand.
     columns: usize,
 }
 

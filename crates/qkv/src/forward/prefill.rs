@@ -332,3 +332,73 @@ fn products_of<P: Vector, const KEYS: usize>(
         s.store(scores);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{Array2, Ix2};
+
+    use super::*;
+    use crate::forward::rows::Heads;
+    use crate::problem::{Path, Problem};
+    use crate::{Alignment, Attention, Generator};
+
+    /// Panels of as many registers as AVX-512 has room for, on any machine.
+    struct Widest<'k, A>(Attend<'k, A>);
+
+    impl<A: Real> Kernel<A> for Widest<'_, A> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<V: Register<Lane = A>>(self) {
+            self.0.by_panels::<[V; 4]>();
+        }
+    }
+
+    fn widest_is_scalar<A: Real>(attention: &Attention<'_>, [query, key, value]: &[Array2<A>; 3]) {
+        let problem = Problem::new(attention, query.view(), key.view(), value.view()).unwrap();
+        let (len_query, dim_value) = (query.nrows(), value.ncols());
+        let mut output = Array2::<A>::from_elem((len_query, dim_value), A::NAN);
+        let mut scratch = Scratch::new(problem.terms.dim, dim_value);
+        let heads = Heads::one(output.view_mut(), (0, 0, 0), None, Finish::Mean);
+        for mut rows in heads.flat_map(|rows| rows.blocks(QUERY_BLOCK)) {
+            let queries = rows.first..rows.first + rows.len();
+            let block = Block { terms: &problem.terms, arrays: &problem, batch: 0, head: 0, queries };
+            let attend = Attend { block, target: &mut rows, scratch: &mut scratch };
+            problem.terms.simd.run(Widest(attend));
+        }
+        let scalar = attention.clone().path(Path::Scalar);
+        let wanted = scalar.forward(query.view(), key.view(), value.view()).unwrap();
+        let bits = |numbers: &Array2<A>| numbers.mapv(|x| x.to_f64().to_bits());
+        assert_eq!(bits(&output), bits(&wanted));
+    }
+
+    fn check<A: Real>() {
+        let draw = |seed, shape: [usize; 2]| {
+            let drawn = Generator::new(seed).randn(&shape).unwrap();
+            drawn.mapv(A::from_f32).into_dimensionality::<Ix2>().unwrap()
+        };
+        let mask = Array2::from_shape_fn((150, 200), |(query, key)| (7 * query + 3 * key) % 5 != 0);
+        let bias = draw(4, [150, 200]);
+        let bias = bias.mapv(|x| x.to_f64());
+        let plain = Attention::new();
+        for attention in [
+            plain.clone(),
+            plain.clone().causal(Alignment::BottomRight),
+            plain.clone().window(Some(40), Some(5)).sinks([0.5]),
+            plain.clone().mask(mask.view()).softcap(3.0),
+            plain.clone().bias(bias.view()).mask(mask.view()),
+        ] {
+            let mut arrays = [draw(1, [150, 20]), draw(2, [200, 20]), draw(3, [200, 19])];
+            widest_is_scalar(&attention, &arrays);
+            arrays[2][[70, 3]] = A::NAN;
+            arrays[2][[130, 4]] = A::INFINITY;
+            widest_is_scalar(&attention, &arrays);
+        }
+    }
+
+    #[test]
+    fn panels_may_be_of_any_width() {
+        check::<f32>();
+        check::<f64>();
+    }
+}
