@@ -1,7 +1,7 @@
 //! How a call was read and what it does, in words: shapes, the five steps, masks.
 
-use qkv::{Alignment, Window};
-use qkv_view::show;
+use qkv::Window;
+use qkv_view::{bounds as words, show};
 use serde_json::{Value, json};
 
 use crate::input::Given;
@@ -40,37 +40,9 @@ impl Bound {
     }
 }
 
-/// Causal order, aligned: the position of the first query is said where it is not plain.
+/// Causal order, aligned.
 pub fn causal<T: Number>(request: &Request<'_, T>) -> Option<String> {
-    let settings = &request.input.settings;
-    let Extents { len_query, len_key, .. } = request.extents;
-    let mut words = match settings.causal? {
-        Alignment::TopLeft if settings.key_offset > 0 => {
-            "top-left: query i attends positions up to i".to_string()
-        }
-        Alignment::TopLeft => "top-left: query i attends keys 0 to i".to_string(),
-        Alignment::BottomRight => "bottom-right: the last query attends all keys that count".to_string(),
-        Alignment::Offset(offset) => format!("query i attends keys up to position {offset} + i"),
-    };
-    if len_query != len_key {
-        let stands = match request.first_position() {
-            Some(position) => format!("query 0 stands at position {position}"),
-            None => "query 0 stands where each batch's key length puts it".to_string(),
-        };
-        words +=
-            &format!(" ({}, {}: {stands})", show::count(len_query, "query"), show::count(len_key, "key"));
-    }
-    if settings.key_offset > 0 {
-        words += &format!("; key 0 stands at position {}", settings.key_offset);
-    }
-    match &settings.prefix {
-        Some(prefix) if settings.key_offset > 0 => {
-            words += &format!("; positions below {} are open to all", list(prefix));
-        }
-        Some(prefix) => words += &format!("; the first {} keys are open to all", list(prefix)),
-        None => {}
-    }
-    Some(words)
+    request.order().map(|order| order.words())
 }
 
 /// All that bounds or biases the scores, but causal order.
@@ -86,20 +58,17 @@ pub fn bounds<T: Number>(request: &Request<'_, T>) -> Vec<Bound> {
         });
     }
     if let Some(Window { left, right }) = settings.window {
-        let bound = |bound: Option<u64>| bound.map_or("any number".to_string(), |bound| bound.to_string());
-        let meaning = format!("positions from {} before its own to {} after", bound(left), bound(right));
-        bounds.push(Bound::plain("window", meaning));
+        bounds.push(Bound::plain("window", words::window(left, right)));
     }
     if let Some(lengths) = &settings.key_lengths {
-        bounds.push(Bound::plain("key-lengths", format!("the first {} keys count", list(lengths))));
+        bounds.push(Bound::plain("key-lengths", words::key_lengths(lengths)));
     }
     if let Some(segments) = &settings.segments {
-        let shapes = (show::shape(segments.query.shape()), show::shape(segments.key.shape()));
-        let meaning = format!("a query attends keys that carry its id; ids {} and {}", shapes.0, shapes.1);
+        let meaning = words::segments(segments.query.shape(), segments.key.shape());
         bounds.push(Bound::plain("segments", meaning));
     }
     if settings.alibi {
-        bounds.push(Bound::plain("alibi", "each head's slope times the distance is taken off".to_string()));
+        bounds.push(Bound::plain("alibi", words::ALIBI.to_string()));
     }
     bounds
 }
@@ -108,14 +77,6 @@ pub fn bounds<T: Number>(request: &Request<'_, T>) -> Vec<Bound> {
 fn own_name(origin: &str, title: &str) -> String {
     let inside = origin.strip_prefix(title).and_then(|rest| rest.strip_prefix(':'));
     inside.unwrap_or(origin).to_string()
-}
-
-fn list<N: ToString>(numbers: &[N]) -> String {
-    let numbers: Vec<_> = numbers.iter().map(N::to_string).collect();
-    match &numbers[..] {
-        [only] => only.clone(),
-        each => format!("{} (by batch)", each.join(", ")),
-    }
 }
 
 /// The input, how it was read, and what was taken from where: a line each.

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, bail};
 use ndarray::{Array4, ArrayD, ArrayView4, ArrayViewD, Axis, CowArray, IxDyn};
-use qkv::{Alignment, Attention, Call, Layer, Projections, Simd};
+use qkv::{Attention, Call, Layer, Projections, Simd};
 use qkv_io::{Data, Tensor};
+use qkv_view::bounds::Order;
 use qkv_view::show;
 
 use crate::input::{Given, Input};
@@ -142,22 +143,17 @@ impl<'a, T: Number> Request<'a, T> {
         batches.chain(heads).chain([("query", *len_query), ("key", *len_key)]).collect()
     }
 
-    /// Which position the first query stands at; `None` if it differs from batch to batch.
-    pub fn first_position(&self) -> Option<i64> {
+    /// Causal order, if it was asked for.
+    pub fn order(&self) -> Option<Order<'_>> {
         let settings = &self.input.settings;
-        match settings.causal {
-            Some(Alignment::TopLeft) => Some(0),
-            Some(Alignment::Offset(offset)) => Some(offset),
-            Some(Alignment::BottomRight) => {
-                let length = match settings.key_lengths.as_deref() {
-                    None => self.extents.len_key,
-                    Some([length]) => *length,
-                    Some(_) => return None,
-                };
-                Some(settings.key_offset.saturating_add(length as i64) - self.extents.len_query as i64)
-            }
-            None => Some(settings.query_offset.unwrap_or(0)),
-        }
+        Some(Order {
+            alignment: settings.causal?,
+            key_offset: settings.key_offset,
+            prefix: settings.prefix.as_deref(),
+            key_lengths: settings.key_lengths.as_deref(),
+            len_query: self.extents.len_query,
+            len_key: self.extents.len_key,
+        })
     }
 
     pub fn scale(&self) -> f64 {

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod bounds;
 pub mod explain;
 pub mod matrix;
 pub mod measure;

@@ -13,7 +13,7 @@ use crate::forward;
 use crate::inspect;
 use crate::mask::{Alignment, MaskFn, Window};
 use crate::partial::Partial;
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 use crate::planes::DynView;
 use crate::problem::{Path, Problem, Stage};
 use crate::reference::{self, ReferenceRow};
@@ -226,7 +226,7 @@ impl<'a> Attention<'a> {
         value: ArrayView<'_, T, D>,
         output: ArrayViewMut<'_, T, D>,
     ) -> Result<(), Error> {
-        self.call(query, key, value).run_into(output)
+        self.call(query, key, value).run_into(output).map(drop)
     }
 
     /// Every intermediate, named: see [`Trace`]. It takes memory for five matrices of every pair, and computes `q · k` anew
@@ -312,6 +312,18 @@ pub struct AttentionOutput<T: Element, D: Dimension> {
     pub weights: Option<Array<T, D>>,
 }
 
+/// What else a call was asked for, beside an output that the caller holds; see [`AttentionOutput`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Extras<T: Element, D: Dimension> {
+    /// `(…, heads, len_query)`
+    pub lse: Option<Array<T::Accumulator, D::Smaller>>,
+    /// What exact weights are made from.
+    pub row_stats: Option<RowStats<T, D>>,
+    /// `(…, heads, len_query, len_key)`
+    pub weights: Option<Array<T, D>>,
+}
+
 /// Maximum and sum of each row: the weight of a score `s` is `exp(s - max) / sum`, as exact as the output.
 ///
 /// A row that attends nothing has -∞ and 0; with a sink, the sink and 1.
@@ -354,18 +366,18 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// # Errors
     /// If shapes or options do not fit, if there is no memory for a result, or if progress cancelled.
     pub fn run(self) -> Result<AttentionOutput<T, D>, Error> {
-        let problem = self.problem()?;
-        let want = forward::Want { lse: self.lse, row_stats: self.row_stats, weights: self.weights };
+        let (problem, want) = (self.problem()?, self.want());
         forward::run(&problem, want, self.progress)
     }
 
-    /// Computes the output alone, into an array of the caller's. When cancelled, some of it is written.
+    /// Computes, with the output in an array of the caller's, of any strides; what else was asked for comes back. When
+    /// cancelled, some of the output is written.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and if `output` has another shape than the result.
-    pub fn run_into(self, output: ArrayViewMut<'_, T, D>) -> Result<(), Error> {
-        let problem = self.problem()?;
-        forward::run_into(&problem, output, self.progress)
+    /// As [`run`](Self::run), and if `output` has another shape than the result; then it is left as it was.
+    pub fn run_into(self, output: ArrayViewMut<'_, T, D>) -> Result<Extras<T, D>, Error> {
+        let (problem, want) = (self.problem()?, self.want());
+        forward::run_into(&problem, want, output, self.progress)
     }
 
     /// The scores after one of the stages, `(…, heads, len_query, len_key)`, in the accumulator type, which holds
@@ -445,6 +457,13 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         self.problem().map(drop)
     }
 
+    /// Whether [`run`](Self::run) asks for threads of a rayon pool: the one that its caller is in, or else the global one.
+    /// A small call does not, and stays on its caller's thread.
+    pub fn asks_for_threads(&self) -> bool {
+        let shapes = [self.query.shape(), self.key.shape(), self.value.shape()];
+        plan::asks_for_threads(self.attention, shapes)
+    }
+
     /// What would be done, and why.
     ///
     /// # Errors
@@ -460,6 +479,10 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// If shapes or options do not fit, or a row does not exist.
     pub fn reference(&self, rows: &[(usize, usize, usize)]) -> Result<Vec<ReferenceRow>, Error> {
         reference::rows(&self.problem()?, rows)
+    }
+
+    fn want(&self) -> forward::Want {
+        forward::Want { lse: self.lse, row_stats: self.row_stats, weights: self.weights }
     }
 
     fn problem(&self) -> Result<Problem<'c, T>, Error> {

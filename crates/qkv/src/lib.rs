@@ -70,7 +70,7 @@ mod softmax;
 mod tile;
 mod trace;
 
-pub use attention::{Attention, AttentionOutput, Call, Progress, RowStats};
+pub use attention::{Attention, AttentionOutput, Call, Extras, Progress, RowStats};
 pub use bias::{Alibi, Bias, BiasFn};
 pub use element::{Element, Real};
 pub use error::Error;

@@ -78,11 +78,11 @@ impl<T: Element, D: Dimension> Partial<T, D> {
 ///
 /// # Errors
 /// If there is no partial, if shapes differ, if keys overlap, or if sinks do not fit.
-pub fn merge<T: Element, D: Dimension>(
-    partials: &[Partial<T, D>],
+pub fn merge<'p, T: Element, D: Dimension + 'p>(
+    partials: impl IntoIterator<Item = &'p Partial<T, D>>,
     sinks: Option<&[f64]>,
 ) -> Result<AttentionOutput<T, D>, Error> {
-    let mut sorted: Vec<&Partial<T, D>> = partials.iter().collect();
+    let mut sorted: Vec<&Partial<T, D>> = partials.into_iter().collect();
     // One that saw no key stands before those that begin where it does.
     sorted.sort_by_key(|partial| (partial.key_offset, partial.len_key));
     let Some(first) = sorted.first() else {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::attention::Attention;
 use crate::element::Element;
 use crate::error::Error;
 use crate::forward::{DECODE_QUERIES, DecodeScratch, PrefillScratch};
@@ -22,11 +23,29 @@ const ALONE: usize = 1 << 21;
 /// How many threads work on some rows, over all batches and heads: 1, without asking for a pool, or all that there are. A forced
 /// path has all, so that tests of small calls see threads too.
 pub(crate) fn threads(terms: &Terms<'_>, rows: usize) -> usize {
-    let flops = rows
-        .saturating_mul(terms.len_key)
-        .saturating_mul(2)
-        .saturating_mul(terms.dim.saturating_add(terms.dim_value));
-    if terms.path.is_none() && flops < ALONE { 1 } else { rayon::current_num_threads() }
+    let small = is_small(rows, terms.len_key, terms.dim.saturating_add(terms.dim_value));
+    if terms.path.is_none() && small { 1 } else { rayon::current_num_threads() }
+}
+
+fn is_small(rows: usize, len_key: usize, dims: usize) -> bool {
+    rows.saturating_mul(len_key).saturating_mul(2).saturating_mul(dims) < ALONE
+}
+
+/// Whether a call of these queries, keys and values asks for threads, from their shapes alone, which need not fit; so do stored masks
+/// and biases that are sorted by many threads.
+pub(crate) fn asks_for_threads(attention: &Attention<'_>, shapes: [&[usize]; 3]) -> bool {
+    let extent =
+        |shape: &[usize], from_end: usize| shape.len().checked_sub(from_end).map_or(1, |axis| shape[axis]);
+    let [query, key, value] = shapes;
+    let lead = (3..=query.len()).map(|axis| shapes.map(|shape| extent(shape, axis)));
+    let rows =
+        lead.fold(extent(query, 2), |rows, own| rows.saturating_mul(own.into_iter().max().unwrap_or(1)));
+    let dims = extent(key, 1).saturating_add(extent(value, 1));
+    let stored = attention.masks.iter().map(|mask| mask.len());
+    let mut stored = stored.chain(attention.biases.iter().map(|bias| bias.shape().iter().product()));
+    attention.path.is_some()
+        || !is_small(rows, extent(key, 2), dims)
+        || stored.any(|cells| !TileMap::is_small(cells))
 }
 
 /// The path that serves a call, and the reason.

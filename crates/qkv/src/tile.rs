@@ -123,6 +123,11 @@ impl TileMap {
         (key_offset as u64 % TILE as u64) as usize
     }
 
+    /// Whether so many cells are sorted by the caller's thread alone.
+    pub(crate) fn is_small(cells: usize) -> bool {
+        cells <= SMALL * Self::BLOCK * Self::BLOCK
+    }
+
     /// # Errors
     /// If there is no memory for the map.
     pub(crate) fn new<T: Copy + Sync>(
@@ -154,7 +159,7 @@ impl TileMap {
         };
         let mut sorts = SmallVec::new();
         let cells = planes.count().saturating_mul(rows).saturating_mul(columns);
-        if cells <= SMALL * Self::BLOCK * Self::BLOCK {
+        if Self::is_small(cells) {
             sorts.try_reserve_exact(count).map_err(|_| no_memory())?;
             sorts.extend((0..count).map(sort_of));
         } else {

@@ -59,7 +59,7 @@ fn watched(path: Path, stop: bool, check: impl Fn(&str, &[(u64, u64)], Option<Er
         let result = match kind {
             "run" => call.run().map(drop),
             "weights" => call.lse().weights().run().map(drop),
-            "run_into" => call.run_into(arrays[0].clone().view_mut()),
+            "run_into" => call.run_into(arrays[0].clone().view_mut()).map(drop),
             "scores" => call.scores(Stage::Masked).map(drop),
             "trace" => call.trace().map(drop),
             // More rows than a block has.

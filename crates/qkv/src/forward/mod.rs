@@ -12,10 +12,11 @@ mod tasks;
 
 use ndarray::{Array, ArrayD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
 
-use crate::attention::{AttentionOutput, Progress, RowStats};
+use crate::attention::{AttentionOutput, Extras, Progress, RowStats};
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::partial::Partial;
+use crate::planes::Extents;
 use crate::problem::{Problem, Stage};
 use crate::scalar;
 use crate::simd::FloatEnvironment;
@@ -40,47 +41,55 @@ pub(crate) fn run<T: Element, D: Dimension>(
     want: Want,
     mut progress: Option<&mut Progress<'_>>,
 ) -> Result<AttentionOutput<T, D>, Error> {
-    let _environment = FloatEnvironment::enter();
-    let terms = &problem.terms;
-    // All memory first: no long work before it turns out that a result has no room.
-    let mut output = zeros::<T>("output", &terms.shape(&[terms.len_query, terms.dim_value]))?;
-    let mut weights = want
-        .weights
-        .then(|| zeros::<T>("weights", &terms.shape(&[terms.len_query, terms.len_key])))
-        .transpose()?;
-    let stats = (want.lse || want.row_stats || want.weights)
-        .then(|| statistics(problem, output.view_mut(), &mut progress))
-        .transpose()?;
-    match (&stats, &mut weights) {
-        (Some(stats), Some(weights)) => fill_weights(problem, stats, weights.view_mut(), &mut progress)?,
-        (Some(_), None) => {}
-        (None, _) => {
-            T::attend(
-                problem,
-                Heads::all(output.view_mut(), terms.heads, None, Finish::Mean),
-                &mut progress,
-            )?;
-        }
-    }
-    Ok(AttentionOutput {
-        output: shaped(output),
-        lse: stats.as_ref().filter(|_| want.lse).map(RowStats::lse),
-        row_stats: stats.filter(|_| want.row_stats),
-        weights: weights.map(shaped),
-    })
+    let mut output = zeros::<T>("output", &output_shape(problem))?;
+    let Extras { lse, row_stats, weights } = fill(problem, want, output.view_mut(), &mut progress)?;
+    Ok(AttentionOutput { output: shaped(output), lse, row_stats, weights })
 }
 
 pub(crate) fn run_into<T: Element, D: Dimension>(
     problem: &Problem<'_, T>,
+    want: Want,
     output: ArrayViewMut<'_, T, D>,
     mut progress: Option<&mut Progress<'_>>,
-) -> Result<(), Error> {
-    let _environment = FloatEnvironment::enter();
-    let shape = problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]);
+) -> Result<Extras<T, D>, Error> {
+    let shape = output_shape(problem);
     if *output.shape() != *shape {
         return Err(Error::shape("output", output.shape(), show_shape(&shape)));
     }
-    T::attend(problem, Heads::all(output.into_dyn(), problem.terms.heads, None, Finish::Mean), &mut progress)
+    fill(problem, want, output.into_dyn(), &mut progress)
+}
+
+fn output_shape<T: Element>(problem: &Problem<'_, T>) -> Extents {
+    problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value])
+}
+
+/// Fills the output and makes what else is wanted.
+fn fill<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    want: Want,
+    output: ArrayViewMutD<'_, T>,
+    progress: &mut Option<&mut Progress<'_>>,
+) -> Result<Extras<T, D>, Error> {
+    let _environment = FloatEnvironment::enter();
+    let terms = &problem.terms;
+    // All memory first: no long work before it turns out that a result has no room.
+    let mut weights = want
+        .weights
+        .then(|| zeros::<T>("weights", &terms.shape(&[terms.len_query, terms.len_key])))
+        .transpose()?;
+    if !(want.lse || want.row_stats || want.weights) {
+        T::attend(problem, Heads::all(output, terms.heads, None, Finish::Mean), progress)?;
+        return Ok(Extras { lse: None, row_stats: None, weights: None });
+    }
+    let stats = statistics(problem, output, progress)?;
+    if let Some(weights) = &mut weights {
+        fill_weights(problem, &stats, weights.view_mut(), progress)?;
+    }
+    Ok(Extras {
+        lse: want.lse.then(|| stats.lse()),
+        row_stats: want.row_stats.then_some(stats),
+        weights: weights.map(shaped),
+    })
 }
 
 pub(crate) fn partial<T: Element, D: Dimension>(
@@ -149,8 +158,7 @@ pub(crate) fn scores<T: Element, D: Dimension>(
     )?;
     let rows = Heads::all(scores.view_mut(), problem.terms.heads, None, Finish::Mean);
     if stage == Stage::Weights {
-        let mut output =
-            zeros::<T>("output", &problem.terms.shape(&[problem.terms.len_query, problem.terms.dim_value]))?;
+        let mut output = zeros::<T>("output", &output_shape(problem))?;
         let stats: RowStats<T, D> = statistics(problem, output.view_mut(), &mut progress)?;
         let stats = [&stats.max, &stats.sum].map(|array| array.as_slice().expect("contiguous"));
         T::matrix_wide(problem, rows, (stage, stats), &mut progress)?;

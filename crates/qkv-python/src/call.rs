@@ -1,0 +1,260 @@
+//! One call: queries, keys and values as the engine takes them, and results as Python takes them back.
+
+use dlpark::DlpackElement;
+use ndarray::{ArrayD, ArrayViewD, ArrayViewMutD, IxDyn};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+use qkv::{Attention, Call, Error};
+use qkv_view::scene::Shapes;
+use qkv_view::show;
+use smallvec::SmallVec;
+
+use crate::array::{Array, Number, give};
+use crate::options::Options;
+use crate::pool;
+
+type Extents = SmallVec<[usize; 4]>;
+
+/// Queries, keys and values of one type and rank, `(…, heads, len, dim)`.
+pub struct Inputs<'py> {
+    pub query: Array<'py>,
+    pub key: Array<'py>,
+    pub value: Array<'py>,
+}
+
+impl<'py> Inputs<'py> {
+    /// # Errors
+    /// If one is no array, they differ in type, the layout has no axis for heads, or heads do not fit.
+    pub fn new([query, key, value]: [&Bound<'py, PyAny>; 3], options: &Options<'_>) -> PyResult<Self> {
+        let mut inputs = Self {
+            query: Array::new("query", query)?,
+            key: Array::new("key", key)?,
+            value: Array::new("value", value)?,
+        };
+        let dtype = inputs.query.dtype();
+        for other in [&inputs.key, &inputs.value] {
+            if other.dtype() != dtype {
+                let wanted = format!("{}, as the query has", inputs.query.dtype_name());
+                return Err(other.wrong_dtype(&wanted));
+            }
+        }
+        if options.positions_first {
+            inputs.each_mut().into_iter().try_for_each(heads_first)?;
+        }
+        let rank = inputs.each().map(|array| array.shape().len()).into_iter().max().unwrap_or(0);
+        // Fewer than two axes are the engine's to refuse.
+        inputs
+            .each_mut()
+            .into_iter()
+            .filter(|array| array.shape().len() >= 2)
+            .for_each(|array| array.pad(rank));
+        if rank > 2 && !options.enable_gqa {
+            inputs.share_heads(rank - 3)?;
+        }
+        Ok(inputs)
+    }
+
+    /// Without grouped heads there are as many of each, or one, which then serves for all.
+    fn share_heads(&mut self, axis: usize) -> PyResult<()> {
+        let heads = self.each().map(|array| array.shape().get(axis).copied().unwrap_or(1));
+        let most = heads.into_iter().find(|&heads| heads != 1).unwrap_or(1);
+        if heads.iter().any(|&heads| heads != 1 && heads != most) {
+            let [query, key, value] = heads;
+            return Err(PyValueError::new_err(format!(
+                "key: got {key} key heads and {value} value heads for {query} query heads, want as many, or one; or \
+                 enable_gqa=True, where query heads share them in groups"
+            )));
+        }
+        if heads[0] == 1 && most != 1 {
+            self.query.repeat(axis, most);
+        }
+        if heads[1] != heads[2] {
+            self.key.repeat(axis, most);
+            self.value.repeat(axis, most);
+        }
+        Ok(())
+    }
+
+    fn each(&self) -> [&Array<'py>; 3] {
+        [&self.query, &self.key, &self.value]
+    }
+
+    fn each_mut(&mut self) -> [&mut Array<'py>; 3] {
+        [&mut self.query, &mut self.key, &mut self.value]
+    }
+
+    /// # Errors
+    /// If they are not of this type.
+    pub fn views<T: DlpackElement>(&self) -> PyResult<Views<'_, T>> {
+        Ok(Views { query: self.query.numbers()?, key: self.key.numbers()?, value: self.value.numbers()? })
+    }
+
+    /// How many there are of each, for arrays that fit.
+    pub fn shapes(&self) -> Shapes {
+        let output = self.output_shape();
+        let rank = output.len();
+        let lead = output[..rank - 2].to_vec();
+        let mut key_lead = lead.clone();
+        if let Some(heads) = key_lead.last_mut() {
+            *heads = self.key.shape()[rank - 3];
+        }
+        Shapes {
+            lead,
+            key_lead,
+            len_query: output[rank - 2],
+            len_key: self.key.shape()[rank - 2],
+            dim: self.query.shape()[rank - 1],
+            dim_value: output[rank - 1],
+        }
+    }
+
+    /// `(…, heads, len_query, dim_value)`, if they fit.
+    pub fn output_shape(&self) -> Extents {
+        let [query, key, value] = self.each().map(Array::shape);
+        let mut shape = Extents::from(query);
+        let Some(lead) = shape.len().checked_sub(3) else { return shape };
+        for axis in 0..lead {
+            let extents = [query[axis], key[axis], value[axis]];
+            shape[axis] = extents.into_iter().find(|&extent| extent != 1).unwrap_or(1);
+        }
+        if let Some(dim) = shape.last_mut() {
+            *dim = value[value.len() - 1];
+        }
+        shape
+    }
+}
+
+/// Moves the axis of heads before that of positions.
+fn heads_first(array: &mut Array<'_>) -> PyResult<()> {
+    let Some(axis) = array.shape().len().checked_sub(3) else {
+        return Err(PyValueError::new_err(format!(
+            "{}: got shape {}, want (…, len, heads, dim) (layout=\"bshd\")",
+            array.argument(),
+            show::shape(array.shape())
+        )));
+    };
+    array.swap_axes(axis, axis + 1);
+    Ok(())
+}
+
+/// Queries, keys and values as the engine reads them.
+pub struct Views<'a, T> {
+    query: ArrayViewD<'a, T>,
+    key: ArrayViewD<'a, T>,
+    value: ArrayViewD<'a, T>,
+}
+
+impl<T: Number> Views<'_, T> {
+    pub fn call<'c>(&'c self, attention: &'c Attention<'c>) -> Call<'c, T, IxDyn> {
+        attention.call(self.query.view(), self.key.view(), self.value.view())
+    }
+
+    /// Computes something of the call: on this thread if that is all it takes, else across the pool's.
+    pub fn compute<R: Send>(
+        &self,
+        py: Python<'_>,
+        attention: &Attention<'_>,
+        threads: Option<usize>,
+        compute: impl FnOnce(Call<'_, T, IxDyn>) -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        if self.call(attention).asks_for_threads() {
+            pool::across(py, threads, |progress| compute(self.call(attention).progress(progress)))
+        } else {
+            pool::here(py, || compute(self.call(attention)))
+        }
+    }
+}
+
+/// Attention, with all that was asked for.
+///
+/// # Errors
+/// If shapes or options do not fit, there is no memory, or a signal raised.
+pub fn attend<'py, T: Number>(
+    inputs: &Inputs<'py>,
+    mut options: Options<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let like = inputs.query.object();
+    let py = like.py();
+    let mut out = options.out.take();
+    if let Some(out) = &mut out {
+        if options.positions_first {
+            heads_first(out)?;
+        }
+        check_out(out, inputs, &options)?;
+    }
+    let attention = options.attention()?;
+    let views = inputs.views::<T>()?;
+    let wanted = options.wanted;
+    let run_into = |target: ArrayViewMutD<'_, T>| {
+        let extras =
+            views.compute(py, &attention, options.threads, |call| wanted.of(call).run_into(target))?;
+        PyResult::Ok((extras.weights, extras.lse))
+    };
+    let (output, (weights, lse)) = if let Some(mut out) = out {
+        let extras = run_into(out.numbers_mut()?)?;
+        (out.object().clone(), extras)
+    } else if options.positions_first {
+        let mut shape = inputs.output_shape();
+        let axis = shape.len() - 3;
+        shape.swap(axis, axis + 1);
+        let mut output = zeros::<T>(&shape)?;
+        let mut target = output.view_mut();
+        target.swap_axes(axis, axis + 1);
+        let extras = run_into(target)?;
+        (give(like, output)?, extras)
+    } else {
+        let result = views.compute(py, &attention, options.threads, |call| wanted.of(call).run())?;
+        (give(like, result.output)?, (result.weights, result.lse))
+    };
+    let weights = weights.map(|weights| give(like, weights)).transpose()?;
+    let lse = lse.map(|lse| give(like, lse)).transpose()?;
+    named(output, weights, lse)
+}
+
+/// Refuses what the output must not be written to.
+fn check_out(out: &Array<'_>, inputs: &Inputs<'_>, options: &Options<'_>) -> PyResult<()> {
+    let wrong =
+        |got: String, wanted: String| Err(PyValueError::new_err(format!("out: got {got}, want {wanted}")));
+    let shape = inputs.output_shape();
+    if *out.shape() != *shape {
+        let axes = if options.positions_first { " (with its axes as bhsd)" } else { "" };
+        return wrong(format!("shape {}{axes}", show::shape(out.shape())), show::shape(&shape));
+    }
+    match inputs.each().into_iter().chain(options.attn_mask()).find(|input| out.overlaps(input)) {
+        Some(input) => wrong(format!("memory of {}", input.argument()), "memory of its own".to_string()),
+        None => Ok(()),
+    }
+}
+
+/// A new array, or an error where there is no memory for it.
+pub fn zeros<T: Number>(shape: &[usize]) -> PyResult<ArrayD<T>> {
+    let no_memory =
+        || PyMemoryError::new_err(format!("output: no memory for an array of shape {}", show::shape(shape)));
+    let count = shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
+    let count = count.ok_or_else(no_memory)?;
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(count).map_err(|_| no_memory())?;
+    numbers.resize(count, T::default());
+    ArrayD::from_shape_vec(shape, numbers).map_err(|_| no_memory())
+}
+
+/// The output alone, or a named tuple of what was asked for.
+pub fn named<'py>(
+    output: Bound<'py, PyAny>,
+    weights: Option<Bound<'py, PyAny>>,
+    lse: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static RESULTS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = output.py();
+    let name = match (&weights, &lse) {
+        (None, None) => return Ok(output),
+        (Some(_), None) => pyo3::intern!(py, "OutputAndWeights"),
+        (None, Some(_)) => pyo3::intern!(py, "OutputAndLse"),
+        (Some(_), Some(_)) => pyo3::intern!(py, "OutputWeightsAndLse"),
+    };
+    let results = RESULTS.get_or_try_init(py, || py.import("qkv._results").map(Bound::unbind))?;
+    let members: Vec<_> = [Some(output), weights, lse].into_iter().flatten().collect();
+    results.bind(py).getattr(name)?.call1(PyTuple::new(py, members)?)
+}
