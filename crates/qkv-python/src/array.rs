@@ -16,6 +16,7 @@ use numpy::{PyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods}
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
+use qkv_view::show;
 use smallvec::SmallVec;
 
 use crate::exported::{Exported, managed};
@@ -51,7 +52,7 @@ macro_rules! with_number {
             type $T = qkv::bf16;
             $body
         } else {
-            Err($array.wrong_dtype("float32, float64, float16 or bfloat16"))
+            unreachable!("`Inputs` are of these types")
         }
     }};
 }
@@ -161,15 +162,15 @@ impl<'py> Array<'py> {
     ) -> PyResult<Self> {
         on_cpu(argument, tensor.device())?;
         let strides = tensor.strides_or_compact().map_err(|error| bad(argument, error))?;
-        // SAFETY: only added up here; what may be read is for `view` to say.
-        let data = unsafe { tensor.offset_bytes_ptr() }.map_err(|error| bad(argument, error))?;
-        let data = NonNull::new(data.cast_mut());
-        if data.is_none() && tensor.num_elements() > 0 {
+        if tensor.data_ptr().is_null() && tensor.num_elements() > 0 {
             return Err(PyTypeError::new_err(format!(
                 "{argument}: got a {} without memory (a fake, functional or zero tensor), want one with numbers",
                 type_name(object)
             )));
         }
+        // SAFETY: only added up here; what may be read is for `view` to say.
+        let data = unsafe { tensor.offset_bytes_ptr() }.map_err(|error| bad(argument, error))?;
+        let data = NonNull::new(data.cast_mut());
         let data = data.unwrap_or(DANGLING);
         if tensor.num_elements() > 0 && !data.addr().get().is_multiple_of(tensor.dtype().element_size()) {
             return Err(PyTypeError::new_err(format!(
@@ -274,10 +275,18 @@ impl<'py> Array<'py> {
         PyTypeError::new_err(format!("{}: got dtype {}, want {wanted}", self.argument, self.dtype_name()))
     }
 
+    pub fn wrong_shape(&self, wanted: &str) -> PyErr {
+        PyValueError::new_err(format!(
+            "{}: got shape {}, want {wanted}",
+            self.argument,
+            show::shape(&self.shape)
+        ))
+    }
+
     /// The dtype's name, as its own library writes it.
     pub fn dtype_name(&self) -> String {
         let name = self.object.getattr("dtype").map(|dtype| dtype.to_string());
-        let name = name.unwrap_or_else(|_| format!("{:?}", self.dtype));
+        let name = name.unwrap_or_else(|_| name_of(self.dtype));
         name.trim_start_matches("torch.").to_string()
     }
 
@@ -287,7 +296,7 @@ impl<'py> Array<'py> {
     /// If they have another.
     pub fn numbers<T: DlpackElement>(&self) -> PyResult<ArrayViewD<'_, T>> {
         if !self.dtype.is::<T>() {
-            return Err(self.wrong_dtype(&format!("{:?}", T::DTYPE)));
+            return Err(self.wrong_dtype(&name_of(T::DTYPE)));
         }
         // SAFETY: of this type, by the check; any bits are a number of it.
         Ok(unsafe { self.view() })
@@ -326,7 +335,7 @@ impl<'py> Array<'py> {
     /// If they have another type, may not be written, or lie in one another's place.
     pub fn numbers_mut<T: DlpackElement>(&mut self) -> PyResult<ArrayViewMutD<'_, T>> {
         if !self.dtype.is::<T>() {
-            return Err(self.wrong_dtype(&format!("{:?}, as the query has", T::DTYPE)));
+            return Err(self.wrong_dtype(&format!("{}, as the query has", name_of(T::DTYPE))));
         }
         let refused = |got: &str| {
             PyValueError::new_err(format!("{}: got {got}, want one that can be written", self.argument))
@@ -446,6 +455,20 @@ struct Layout {
 
 /// For arrays without elements; aligned for all types.
 const DANGLING: NonNull<u8> = NonNull::<u64>::dangling().cast();
+
+/// A dtype's name where no library gives it one: `float32`.
+fn name_of(dtype: DLDataType) -> String {
+    let kind = match dtype.code {
+        DLDataTypeCode::INT => "int",
+        DLDataTypeCode::UINT => "uint",
+        DLDataTypeCode::FLOAT => "float",
+        DLDataTypeCode::BFLOAT => "bfloat",
+        DLDataTypeCode::COMPLEX => "complex",
+        DLDataTypeCode::BOOL => return "bool".to_string(),
+        _ => return "one of another library".to_string(),
+    };
+    format!("{kind}{}", dtype.bits)
+}
 
 /// What is wrong with a tensor before its memory is looked at, where it says so; else the tensor, with its numbers as they are.
 fn checked_tensor<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

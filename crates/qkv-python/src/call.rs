@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use qkv::{Attention, Call, Error};
+use qkv::{Attention, Call, Error, Stage};
 use qkv_view::scene::Shapes;
 use qkv_view::show;
 use smallvec::SmallVec;
@@ -33,6 +33,9 @@ impl<'py> Inputs<'py> {
             key: Array::new("key", key)?,
             value: Array::new("value", value)?,
         };
+        if !inputs.query.is_floating() {
+            return Err(inputs.query.wrong_dtype("float32, float64, float16 or bfloat16"));
+        }
         let dtype = inputs.query.dtype();
         for other in [&inputs.key, &inputs.value] {
             if other.dtype() != dtype {
@@ -40,16 +43,16 @@ impl<'py> Inputs<'py> {
                 return Err(other.wrong_dtype(&wanted));
             }
         }
+        for array in inputs.each() {
+            if array.shape().len() < 2 {
+                return Err(array.wrong_shape("(len, dim) or (…, heads, len, dim)"));
+            }
+        }
         if options.positions_first {
             inputs.each_mut().into_iter().try_for_each(heads_first)?;
         }
         let rank = inputs.each().map(|array| array.shape().len()).into_iter().max().unwrap_or(0);
-        // Fewer than two axes are the engine's to refuse.
-        inputs
-            .each_mut()
-            .into_iter()
-            .filter(|array| array.shape().len() >= 2)
-            .for_each(|array| array.pad(rank));
+        inputs.each_mut().into_iter().for_each(|array| array.pad(rank));
         if rank > 2 && !options.enable_gqa {
             inputs.share_heads(rank - 3)?;
         }
@@ -58,7 +61,7 @@ impl<'py> Inputs<'py> {
 
     /// Without grouped heads there are as many of each, or one, which then serves for all.
     fn share_heads(&mut self, axis: usize) -> PyResult<()> {
-        let heads = self.each().map(|array| array.shape().get(axis).copied().unwrap_or(1));
+        let heads = self.each().map(|array| array.shape()[axis]);
         let most = heads.into_iter().find(|&heads| heads != 1).unwrap_or(1);
         if heads.iter().any(|&heads| heads != 1 && heads != most) {
             let [query, key, value] = heads;
@@ -129,11 +132,7 @@ impl<'py> Inputs<'py> {
 /// Moves the axis of heads before that of positions.
 fn heads_first(array: &mut Array<'_>) -> PyResult<()> {
     let Some(axis) = array.shape().len().checked_sub(3) else {
-        return Err(PyValueError::new_err(format!(
-            "{}: got shape {}, want (…, len, heads, dim) (layout=\"bshd\")",
-            array.argument(),
-            show::shape(array.shape())
-        )));
+        return Err(array.wrong_shape("(…, len, heads, dim), as layout=\"bshd\" has them"));
     };
     array.swap_axes(axis, axis + 1);
     Ok(())
@@ -211,6 +210,18 @@ pub fn attend<'py, T: Number>(
     let weights = weights.map(|weights| give(like, weights)).transpose()?;
     let lse = lse.map(|lse| give(like, lse)).transpose()?;
     named(output, weights, lse)
+}
+
+/// The scores after a stage, in the accumulator type.
+///
+/// # Errors
+/// As [`attend`].
+pub fn scores<'py, T: Number>(inputs: &Inputs<'py>, options: &Options<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let like = inputs.query.object();
+    let (attention, views) = (options.attention()?, inputs.views::<T>()?);
+    let stage = options.stage.unwrap_or(Stage::Masked);
+    let scores = views.compute(like.py(), &attention, options.threads, |call| call.scores(stage))?;
+    give(like, scores)
 }
 
 /// Refuses what the output must not be written to.

@@ -66,8 +66,60 @@ mod _qkv {
         with_number!(inputs.query, T => call::attend::<T>(&inputs, options))
     }
 
+    /// Scaled dot-product attention, softmax(Q Kᵀ · scale + mask) V, with torch's signature and more options by keyword.
+    ///
+    /// query is (…, heads, len_query, dim), key (…, key_heads, len_key, dim), value (…, key_heads, len_key, dim_value); rank 2 is one
+    /// head; leading axes broadcast. They are NumPy arrays, torch tensors in the CPU's memory, or anything with DLPack or the buffer
+    /// protocol, of float32, float64, float16 or bfloat16, one for all three; of any strides, read where they lie.
+    ///
+    /// Returns the output (…, heads, len_query, dim_value), of the query's kind and dtype and contiguous; or an AttentionResult of what
+    /// was asked for, in the order output, weights, lse. A row that may attend nothing is 0. NaN in keys and values that are masked
+    /// away cannot reach the output.
+    ///
+    /// Of torch's function:
+    ///
+    /// - attn_mask broadcasts to (…, heads, len_query, len_key): booleans, where True is "may attend", or floats of any width,
+    ///   which are added to the scores; -inf masks.
+    /// - dropout_p: 0.0.
+    /// - is_causal: a query attends keys at its own position and before; both are counted from the first (top-left). It goes with
+    ///   attn_mask: masks intersect.
+    /// - scale: what scores are multiplied by, 1/√dim by default.
+    /// - enable_gqa: query heads share key heads in groups; without it there are as many of each, or one.
+    ///
+    /// More:
+    ///
+    /// - causal: "top-left", or "bottom-right", where the last query stands at the last key that counts.
+    /// - prefix: keys at positions below this are open to all queries of a causal call; an int, or (batch,).
+    /// - query_offset, key_offset: the positions of the first query and key; with is_causal, windows and ALiBi.
+    /// - softcap: cap · tanh(score / cap), before masks.
+    /// - window: (left, right), how many positions before and after its own a query sees; None is no bound.
+    /// - key_lengths: how many keys count, from the first on; an int, or (batch,).
+    /// - segment_ids: a query attends keys that carry its id; (batch, len), or a pair for queries and keys.
+    /// - alibi_slopes: (heads,), what distance takes off the scores.
+    /// - sinks: (heads,), scores that take part in the softmax without a value.
+    /// - layout: "bhsd", or "bshd" for arrays and output (…, len, heads, dim).
+    /// - return_weights: the weights (…, heads, len_query, len_key), in the query's dtype; the one option that takes memory for
+    ///   every pair.
+    /// - return_lse: the natural log-sum-exp of each row, (…, heads, len_query), float32 for half floats; -inf for a row that attends
+    ///   nothing.
+    /// - out: where the output is written: of its shape and dtype, writable, in memory of its own.
+    /// - threads: how many threads, 1 to 1024; no bit of a result depends on it.
+    /// - seed: of dropout.
+    ///
+    /// Raises TypeError for a wrong dtype, kind or device, ValueError for a wrong shape or value, NotImplementedError for dropout and
+    /// for tensors that require gradients while torch records them, MemoryError where there is no room for a result.
+    /// Ctrl-C interrupts.
+    ///
+    /// Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1; Dao et al., "FlashAttention" (2022), for the one
+    /// pass over keys; Press et al., "Train Short, Test Long" (2022), for ALiBi.
     #[pyfunction]
-    #[pyo3(signature = (query, key, value, *args, **options))]
+    #[pyo3(
+        signature = (query, key, value, *args, **options),
+        text_signature = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *, \
+                          causal=None, prefix=None, query_offset=None, key_offset=0, softcap=None, window=None, \
+                          key_lengths=None, segment_ids=None, alibi_slopes=None, sinks=None, layout='bhsd', \
+                          return_weights=False, return_lse=False, seed=None, out=None, threads=None)"
+    )]
     fn scaled_dot_product_attention<'py>(
         query: &Any<'py>,
         key: &Any<'py>,
@@ -80,8 +132,18 @@ mod _qkv {
         with_number!(inputs.query, T => call::attend::<T>(&inputs, options))
     }
 
+    /// Attention over some of the keys: an unfinished state of every row, to be merged with others.
+    ///
+    /// Arguments are those of scaled_dot_product_attention, but for sinks, which merge takes, results, and causal="bottom-right",
+    /// since a partial does not know where all keys end; key_offset says where these keys begin. Returns a Partial, with its
+    /// key_offset, len_key and lse.
     #[pyfunction]
-    #[pyo3(name = "partial", signature = (query, key, value, *args, **options))]
+    #[pyo3(
+        name = "partial",
+        signature = (query, key, value, *args, **options),
+        text_signature = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, \
+                          **options)"
+    )]
     fn partial_of<'py>(
         query: &Any<'py>,
         key: &Any<'py>,
@@ -94,6 +156,13 @@ mod _qkv {
         with_number!(inputs.query, T => partial::partial::<T>(&inputs, &options))
     }
 
+    /// Attention over the keys of all partials, which come in any order and must not overlap.
+    ///
+    /// Where each partial holds a whole aligned subtree of keys (64 · 2ⁿ from a multiple of that position on; the last may be
+    /// shorter), the bits are those of one call over all keys. sinks are (heads,). Returns the output, or an AttentionResult with
+    /// the lse.
+    ///
+    /// Raises TypeError for what is no Partial or of another dtype, ValueError for none, other shapes, or keys that overlap.
     #[pyfunction]
     #[pyo3(signature = (*partials, sinks = None, return_lse = false))]
     fn merge<'py>(
@@ -105,8 +174,15 @@ mod _qkv {
         partial::merge(partials, sinks, return_lse)
     }
 
+    /// What a call would do, and why: print it, or ask for its to_dict(). Nothing is computed.
+    ///
+    /// Arguments are those of scaled_dot_product_attention, but for results.
     #[pyfunction]
-    #[pyo3(signature = (query, key, value, *args, **options))]
+    #[pyo3(
+        signature = (query, key, value, *args, **options),
+        text_signature = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, \
+                          **options)"
+    )]
     fn plan<'py>(
         query: &Any<'py>,
         key: &Any<'py>,
@@ -122,8 +198,16 @@ mod _qkv {
         })
     }
 
+    /// The textbook's five steps with plain loops, row by row in more precision than any result has: the truth, slowly.
+    ///
+    /// Arguments are those of scaled_dot_product_attention, but for out. Returns float64.
     #[pyfunction]
-    #[pyo3(name = "reference", signature = (query, key, value, *args, **options))]
+    #[pyo3(
+        name = "reference",
+        signature = (query, key, value, *args, **options),
+        text_signature = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, \
+                          **options)"
+    )]
     fn reference_of<'py>(
         query: &Any<'py>,
         key: &Any<'py>,
@@ -136,8 +220,43 @@ mod _qkv {
         with_number!(inputs.query, T => reference::reference::<T>(&inputs, &options))
     }
 
+    /// The scores after one stage, (…, heads, len_query, len_key), as the engine computes them: in float32 for half floats.
+    ///
+    /// stage is "raw" (q · k), "scaled", "softcapped", "masked" (biases added, -inf where masked; the default) or "weights". Other
+    /// arguments are those of scaled_dot_product_attention, but for results.
     #[pyfunction]
-    #[pyo3(name = "explain", signature = (query, key, value, *args, **options))]
+    #[pyo3(
+        signature = (query, key, value, *args, **options),
+        text_signature = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, \
+                          **options)"
+    )]
+    fn scores<'py>(
+        query: &Any<'py>,
+        key: &Any<'py>,
+        value: &Any<'py>,
+        args: &Bound<'py, PyTuple>,
+        options: Option<&Dict<'py>>,
+    ) -> PyResult<Any<'py>> {
+        let options = Options::new(Function::Scores, args, options)?;
+        let inputs = Inputs::new([query, key, value], &options)?;
+        with_number!(inputs.query, T => call::scores::<T>(&inputs, &options))
+    }
+
+    /// Tells the steps of one head with their numbers, formulas, and what to see in them; prints that unless print=False.
+    ///
+    /// batch (counted flat) and head say which; queries=(start, stop) and keys=(start, stop) which part, by default the first 6 and
+    /// 5; row=i is one query as a weighted sum of its keys, and how much each moves it. tokens are names of keys. Other arguments
+    /// are those of scaled_dot_product_attention, but for results.
+    ///
+    /// Returns {"steps": [{"name", "formula", "shape", "values"}]}, values in float64, and with row {"row": {"query", "keys": [{"key",
+    /// "token", "masked", "weight", "influence"}], "output"}}; influence is the L2 norm of the output's move without that key.
+    #[pyfunction]
+    #[pyo3(
+        name = "explain",
+        signature = (query, key, value, *args, **options),
+        text_signature = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, \
+                          **options)"
+    )]
     fn explain_steps<'py>(
         query: &Any<'py>,
         key: &Any<'py>,

@@ -6,7 +6,7 @@ use ndarray::{ArrayD, Dimension, Ix1};
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyString, PyTuple};
-use qkv::{Alibi, Alignment, Attention, Call, Element};
+use qkv::{Alibi, Alignment, Attention, Call, Element, Stage};
 
 use crate::array::{Array, type_name};
 use crate::explain::Shown;
@@ -29,6 +29,15 @@ const NAMED: [&str; 13] = [
     "layout",
     "seed",
     "threads",
+];
+
+/// The stages that a score goes through, by name.
+const STAGES: [(&str, Stage); 5] = [
+    ("raw", Stage::Raw),
+    ("scaled", Stage::Scaled),
+    ("softcapped", Stage::Softcapped),
+    ("masked", Stage::Masked),
+    ("weights", Stage::Weights),
 ];
 
 /// All options of a call.
@@ -57,6 +66,8 @@ pub struct Options<'py> {
     pub wanted: Wanted,
     pub out: Option<Array<'py>>,
     pub threads: Option<usize>,
+    /// Which scores are wanted; those that the softmax takes, unless it is said.
+    pub stage: Option<Stage>,
     pub shown: Shown,
 }
 
@@ -81,6 +92,7 @@ pub enum Function {
     Partial,
     Plan,
     Reference,
+    Scores,
     Explain,
 }
 
@@ -91,6 +103,7 @@ impl Function {
             Self::Partial => "partial",
             Self::Plan => "plan",
             Self::Reference => "reference",
+            Self::Scores => "scores",
             Self::Explain => "explain",
         }
     }
@@ -100,6 +113,7 @@ impl Function {
         let own: &[&str] = match self {
             Self::Attention => &["return_weights", "return_lse", "out"],
             Self::Reference => &["return_weights", "return_lse"],
+            Self::Scores => &["stage"],
             Self::Explain => &["batch", "head", "queries", "keys", "row", "tokens", "print"],
             Self::Partial | Self::Plan => &[],
         };
@@ -176,6 +190,7 @@ impl<'py> Options<'py> {
             "return_weights" => self.wanted.weights = given.boolean()?,
             "return_lse" => self.wanted.lse = given.boolean()?,
             "out" => self.out = Some(Array::new(given.name, &given.value)?),
+            "stage" => self.stage = Some(given.one_of(STAGES)?),
             "batch" => self.shown.batch = given.index()?,
             "head" => self.shown.head = given.index()?,
             "queries" => self.shown.queries = Some(given.range()?),
@@ -372,8 +387,9 @@ impl<'py> Given<'py> {
             Ok(_) if self.value.is_instance_of::<PyBool>() => return Err(self.wrong_type(wanted)),
             Ok(number) => vec![number],
             Err(_) => {
-                let numbers = Array::new(self.name, &self.value)?.integers()?;
-                numbers.into_dimensionality::<Ix1>().map_err(|_| self.wrong_value(wanted))?.to_vec()
+                let array = Array::new(self.name, &self.value)?;
+                let numbers = array.integers()?.into_dimensionality::<Ix1>();
+                numbers.map_err(|_| array.wrong_shape("(batch,)"))?.to_vec()
             }
         };
         numbers.into_iter().map(N::try_from).collect::<Result<_, _>>().map_err(|_| self.wrong_value(wanted))
@@ -384,11 +400,9 @@ impl<'py> Given<'py> {
     /// # Errors
     /// If it is anything else.
     pub fn per_head(&self) -> PyResult<Vec<f64>> {
-        let numbers = Array::new(self.name, &self.value)?.widened()?;
-        let shape = numbers.shape().to_vec();
-        let numbers = numbers.into_dimensionality::<Ix1>().map_err(|_| {
-            PyValueError::new_err(format!("{}: got {} axes, want (heads,)", self.name, shape.len()))
-        })?;
+        let array = Array::new(self.name, &self.value)?;
+        let numbers = array.widened()?.into_dimensionality::<Ix1>();
+        let numbers = numbers.map_err(|_| array.wrong_shape("(heads,)"))?;
         Ok(numbers.to_vec())
     }
 

@@ -5,6 +5,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use qkv::{Alignment, bf16, f16};
+use qkv_view::show;
 
 use crate::array::{Number, give, type_name};
 use crate::call::{Inputs, named};
@@ -78,11 +79,7 @@ impl Partial {
     }
 
     fn __repr__(&self) -> String {
-        let start = self.key_offset();
-        format!(
-            "Partial(keys at positions {start} to {})",
-            start.saturating_add_unsigned(self.len_key() as u64)
-        )
+        format!("Partial({} from position {} on)", show::count(self.len_key(), "key"), self.key_offset())
     }
 }
 

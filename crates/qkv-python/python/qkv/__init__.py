@@ -19,6 +19,7 @@ from qkv._qkv import (
     plan,
     reference,
     scaled_dot_product_attention,
+    scores,
     set_num_threads,
     simd,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "plan",
     "reference",
     "scaled_dot_product_attention",
+    "scores",
     "set_num_threads",
     "simd",
 ]

@@ -1,9 +1,14 @@
 """Named tuples of what a call was asked for."""
 
+from __future__ import annotations
+
 from collections import namedtuple
+from typing import Generic, TypeVar
+
+Array = TypeVar("Array")
 
 
-class AttentionResult(tuple):
+class AttentionResult(tuple, Generic[Array]):
     """What a call was asked for, in the order output, weights, lse.
 
     ``output`` is (…, heads, len_query, dim_value); ``weights`` (…, heads, len_query, len_key), if they were asked for; ``lse``
@@ -11,6 +16,10 @@ class AttentionResult(tuple):
     """
 
     __slots__ = ()
+
+    output: Array
+    weights: Array
+    lse: Array
 
 
 class OutputAndWeights(namedtuple("AttentionResult", ["output", "weights"]), AttentionResult):
@@ -23,8 +32,3 @@ class OutputAndLse(namedtuple("AttentionResult", ["output", "lse"]), AttentionRe
 
 class OutputWeightsAndLse(namedtuple("AttentionResult", ["output", "weights", "lse"]), AttentionResult):
     __slots__ = ()
-
-
-# As they are called wherever they are printed.
-for _result in (OutputAndWeights, OutputAndLse, OutputWeightsAndLse):
-    _result.__doc__ = AttentionResult.__doc__

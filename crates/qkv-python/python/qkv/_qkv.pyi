@@ -1,0 +1,196 @@
+# What each function takes and returns; its docstring says what that means.
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict, TypeVar, final, overload
+
+from typing_extensions import Unpack
+
+from qkv._results import AttentionResult
+
+__all__ = [
+    "Partial",
+    "Plan",
+    "__version__",
+    "attention",
+    "explain",
+    "get_num_threads",
+    "merge",
+    "partial",
+    "plan",
+    "reference",
+    "scaled_dot_product_attention",
+    "scores",
+    "set_num_threads",
+    "simd",
+]
+__version__: str
+
+# A NumPy array, a tensor, or anything else with DLPack or the buffer protocol. Results are of the query's kind.
+_Array = TypeVar("_Array")
+_Counts = int | Sequence[int] | Any
+_Causal = Literal["top-left", "bottom-right"]
+_Layout = Literal["bhsd", "bshd"]
+_Window = tuple[int | None, int | None]
+
+class _Options(TypedDict, total=False):
+    causal: _Causal | None
+    prefix: _Counts | None
+    query_offset: int | None
+    key_offset: int
+    softcap: float | None
+    window: _Window | None
+    key_lengths: _Counts | None
+    segment_ids: Any
+    alibi_slopes: Any
+    sinks: Any
+    layout: _Layout
+    seed: int | None
+    threads: int | None
+
+class _Reference(_Options, total=False):
+    return_weights: bool
+    return_lse: bool
+
+class _Scores(_Options, total=False):
+    stage: Literal["raw", "scaled", "softcapped", "masked", "weights"]
+
+class _Shown(_Options, total=False):
+    batch: int
+    head: int
+    queries: tuple[int, int] | None
+    keys: tuple[int, int] | None
+    row: int | None
+    tokens: Sequence[str] | None
+    print: bool
+
+def attention(Q: _Array, K: Any, V: Any, mask: Any = None) -> AttentionResult[_Array]: ...
+@overload
+def scaled_dot_product_attention(
+    query: _Array,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    causal: _Causal | None = None,
+    prefix: _Counts | None = None,
+    query_offset: int | None = None,
+    key_offset: int = 0,
+    softcap: float | None = None,
+    window: _Window | None = None,
+    key_lengths: _Counts | None = None,
+    segment_ids: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    layout: _Layout = "bhsd",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    seed: int | None = None,
+    out: Any = None,
+    threads: int | None = None,
+) -> _Array: ...
+@overload
+def scaled_dot_product_attention(
+    query: _Array,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    causal: _Causal | None = None,
+    prefix: _Counts | None = None,
+    query_offset: int | None = None,
+    key_offset: int = 0,
+    softcap: float | None = None,
+    window: _Window | None = None,
+    key_lengths: _Counts | None = None,
+    segment_ids: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    layout: _Layout = "bhsd",
+    return_weights: bool = False,
+    return_lse: bool = False,
+    seed: int | None = None,
+    out: Any = None,
+    threads: int | None = None,
+) -> AttentionResult[_Array]: ...
+def partial(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Options],
+) -> Partial: ...
+@overload
+def merge(*partials: Partial, sinks: Any = None, return_lse: Literal[False] = False) -> Any: ...
+@overload
+def merge(*partials: Partial, sinks: Any = None, return_lse: bool = False) -> AttentionResult[Any]: ...
+def plan(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Options],
+) -> Plan: ...
+def reference(
+    query: _Array,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Reference],
+) -> _Array | AttentionResult[_Array]: ...
+def scores(
+    query: _Array,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Scores],
+) -> _Array: ...
+def explain(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Shown],
+) -> dict[str, Any]: ...
+def simd() -> Literal["avx512", "avx2", "portable"]: ...
+def set_num_threads(n: int) -> None: ...
+def get_num_threads() -> int: ...
+@final
+class Partial:
+    @property
+    def key_offset(self) -> int: ...
+    @property
+    def len_key(self) -> int: ...
+    @property
+    def lse(self) -> Any: ...
+
+@final
+class Plan:
+    def to_dict(self) -> dict[str, Any]: ...
