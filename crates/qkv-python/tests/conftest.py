@@ -2,8 +2,6 @@
 
 from importlib.util import find_spec
 
-import pytest
-
 NEEDS = {
     "torch": ["torch"],
     "transformers": ["torch", "transformers"],
@@ -27,4 +25,6 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_terminal_summary(terminalreporter):
     for group in NEEDS:
         if libraries := missing(group):
-            terminalreporter.write_line(f"NOT RUN: the tests named {group}, which need {', '.join(libraries)}")
+            terminalreporter.write_line(
+                f"NOT RUN: the tests named {group}, which need {', '.join(libraries)}"
+            )

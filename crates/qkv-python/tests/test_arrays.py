@@ -1,4 +1,4 @@
-"""Arrays in and out: every kind, type and stride is read where it lies, and results are of the kind that came in."""
+"""Arrays in and out: every kind and stride is read where it lies; results are of the kind that came in."""
 
 import array
 import ctypes
@@ -21,7 +21,9 @@ def arrays(dtype=np.float32):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_results_are_of_the_querys_dtype_and_contiguous(dtype):
     query, key, value = arrays(dtype)
-    output, weights, lse = qkv.scaled_dot_product_attention(query, key, value, return_weights=True, return_lse=True)
+    output, weights, lse = qkv.scaled_dot_product_attention(
+        query, key, value, return_weights=True, return_lse=True
+    )
     assert output.dtype == weights.dtype == dtype
     assert lse.dtype == (np.float64 if dtype == np.float64 else np.float32)
     assert (output.shape, weights.shape, lse.shape) == ((2, 3, 4, 5), (2, 3, 4, 6), (2, 3, 4))
@@ -162,7 +164,11 @@ def test_out_is_written_and_returned():
 @pytest.mark.parametrize(
     ("out", "error", "message"),
     [
-        (np.zeros((2, 3, 4, 6), np.float32), ValueError, r"out: got shape \(2, 3, 4, 6\), want \(2, 3, 4, 5\)"),
+        (
+            np.zeros((2, 3, 4, 6), np.float32),
+            ValueError,
+            r"out: got shape \(2, 3, 4, 6\), want \(2, 3, 4, 5\)",
+        ),
         (np.zeros((2, 3, 4, 5)), TypeError, "out: got dtype float64, want float32"),
         (read_only(np.zeros((2, 3, 4, 5), np.float32)), ValueError, "out: got a read-only array"),
         (np.broadcast_to(np.zeros(5, np.float32), (2, 3, 4, 5)), ValueError, "out: got a read-only array"),
@@ -217,10 +223,14 @@ def test_odd_addresses_are_refused():
     query, key, _ = arrays()
     if odd.flags.aligned:
         pytest.skip("this NumPy has no unaligned arrays")
-    with pytest.raises(TypeError, match="value: got an array of float32, want whole numbers at aligned addresses"):
+    with pytest.raises(
+        TypeError, match="value: got an array of float32, want whole numbers at aligned addresses"
+    ):
         qkv.scaled_dot_product_attention(query, key, odd)
     record = np.zeros((2, 3, 6, 5), np.dtype([("x", np.float32), ("tag", np.uint8)]))["x"]
-    with pytest.raises(TypeError, match="value: got an array of float32, want whole numbers at aligned addresses"):
+    with pytest.raises(
+        TypeError, match="value: got an array of float32, want whole numbers at aligned addresses"
+    ):
         qkv.scaled_dot_product_attention(query, key, record)
 
 

@@ -55,13 +55,16 @@ SEGMENTS = np.array([[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 3, 3]])
         ({"is_causal": True, "query_offset": -2}, KEY <= QUERY - 2),
         ({"is_causal": True, "query_offset": 3, "key_offset": 2}, KEY + 2 <= QUERY + 3),
         ({"is_causal": True, "prefix": 3}, (KEY <= QUERY) | (KEY < 3)),
-        ({"is_causal": True, "prefix": [1, 4]}, (KEY <= QUERY) | (KEY < np.array([1, 4])[:, None, None, None])),
+        (
+            {"is_causal": True, "prefix": [1, 4]},
+            (KEY <= QUERY) | (np.array([1, 4])[:, None, None, None] > KEY),
+        ),
         ({"window": (1, 2)}, (KEY >= QUERY - 1) & (KEY <= QUERY + 2)),
         ({"window": (None, 0)}, KEY <= QUERY),
         ({"window": (0, 0)}, KEY == QUERY),
         ({"key_lengths": 3}, KEY < 3),
-        ({"key_lengths": [0, 7]}, KEY < np.array([0, 7])[:, None, None, None]),
-        ({"key_lengths": np.array([2, 5], np.int32)}, KEY < np.array([2, 5])[:, None, None, None]),
+        ({"key_lengths": [0, 7]}, np.array([0, 7])[:, None, None, None] > KEY),
+        ({"key_lengths": np.array([2, 5], np.int32)}, np.array([2, 5])[:, None, None, None] > KEY),
         ({"segment_ids": (SEGMENTS[:, :5], SEGMENTS)}, (SEGMENTS[:, :5, None] == SEGMENTS[:, None])[:, None]),
         ({"attn_mask": (KEY + QUERY) % 3 != 0, "is_causal": True}, ((KEY + QUERY) % 3 != 0) & (KEY <= QUERY)),
         ({"attn_mask": np.arange(7) < 4}, KEY < 4),
@@ -106,15 +109,18 @@ def test_float_masks_of_any_width_are_added_at_their_own():
     expected = textbook(query.astype(np.float64), key, value, bias=wide)[0]
     half = SDPA(*(x.astype(np.float16) for x in arrays()), attn_mask=wide)
     close(half, expected, 2e-3)
-    close(SDPA(*(x.astype(np.float64) for x in arrays()), attn_mask=wide.astype(np.float16)), textbook(
-        query.astype(np.float64), key, value, bias=wide.astype(np.float16))[0], 1e-12)
+    close(
+        SDPA(*(x.astype(np.float64) for x in arrays()), attn_mask=wide.astype(np.float16)),
+        textbook(query.astype(np.float64), key, value, bias=wide.astype(np.float16))[0],
+        1e-12,
+    )
 
 
 def test_heads_are_shared_in_groups_if_asked_for():
     query, key, value = arrays(heads=6, key_heads=2)
     repeated = (np.repeat(array, 3, axis=1) for array in (key, value))
     same_bits(SDPA(query, key, value, enable_gqa=True), SDPA(query, *repeated))
-    with pytest.raises(ValueError, match="key: got 2 key heads .* for 6 query heads, .*enable_gqa=True"):
+    with pytest.raises(ValueError, match=r"key: got 2 key heads .* for 6 query heads, .*enable_gqa=True"):
         SDPA(query, key, value)
     query, key, value = arrays(heads=5, key_heads=2)
     with pytest.raises(ValueError, match="a number of key heads that divides the 5 query heads"):
@@ -207,9 +213,14 @@ def test_a_plan_says_what_would_be_done():
 
 def test_an_explanation_prints_and_returns_its_numbers(capsys):
     query, key, value = arrays()
-    told = qkv.explain(query, key, value, head=1, batch=1, is_causal=True, window=(2, None), tokens=list("abcdefg"))
+    told = qkv.explain(
+        query, key, value, head=1, batch=1, is_causal=True, window=(2, None), tokens=list("abcdefg")
+    )
     text = " ".join(capsys.readouterr().out.split())
-    assert "Step 4: softmax" in text and "Causal, top-left: query i attends keys 0 to i (5 queries, 7 keys" in text
+    assert (
+        "Step 4: softmax" in text
+        and "Causal, top-left: query i attends keys 0 to i (5 queries, 7 keys" in text
+    )
     assert "Window: positions from 2 before its own" in text and "0 a 1 b 2 c" in text
     steps = {step["name"]: step for step in told["steps"]}
     assert list(steps) == ["average", "q", "k", "v", "scores", "scaled", "masked", "weights", "output"]
@@ -265,13 +276,23 @@ def test_the_reference_is_in_float64():
         ([], {"scale": np.nan}, ValueError, "scale: got NaN, want a finite f32"),
         ([], {"softcap": 0}, ValueError, "softcap: got 0, want a number above 0"),
         ([], {"causal": True}, TypeError, 'causal: got bool, want "top-left" or "bottom-right"'),
-        ([], {"causal": "left"}, ValueError, "causal: got 'left', want \"top-left\" or \"bottom-right\""),
-        ([], {"causal": "bottom-right", "is_causal": True}, ValueError, "causal: got .* beside is_causal=True"),
+        ([], {"causal": "left"}, ValueError, 'causal: got \'left\', want "top-left" or "bottom-right"'),
+        (
+            [],
+            {"causal": "bottom-right", "is_causal": True},
+            ValueError,
+            "causal: got .* beside is_causal=True",
+        ),
         ([], {"causal": "top-left", "query_offset": 1}, ValueError, "query_offset: got 1 beside causal"),
         ([], {"prefix": 3}, ValueError, "prefix: got a prefix without causal order"),
         ([], {"prefix": -1, "is_causal": True}, ValueError, "prefix: got -1, want whole numbers from 0 on"),
         ([], {"query_offset": 1.5}, TypeError, "query_offset: got float, want a whole number"),
-        ([], {"query_offset": 1 << 70}, ValueError, "query_offset: got 1180591620717411303424, want one of 64 bits"),
+        (
+            [],
+            {"query_offset": 1 << 70},
+            ValueError,
+            "query_offset: got 1180591620717411303424, want one of 64 bits",
+        ),
         ([], {"query_offset": (1 << 63) - 1}, ValueError, "query_offset: got 9223372036854775807, want"),
         ([], {"key_offset": -1}, ValueError, "key_offset: got -1, want 0 to"),
         ([], {"window": 3}, TypeError, r"window: got int, want a pair \(left, right\)"),
@@ -285,9 +306,14 @@ def test_the_reference_is_in_float64():
         ([], {"segment_ids": np.zeros(7)}, TypeError, "segment_ids: got dtype float64, want whole numbers"),
         ([], {"segment_ids": np.zeros(7, int)}, ValueError, r"segment_ids: got shape \(7,\), want \(2, 5\)"),
         ([], {"alibi_slopes": [1.0]}, ValueError, r"alibi_slopes: got shape \(1,\), want \(4,\)"),
-        ([], {"alibi_slopes": np.ones((4, 1))}, ValueError, r"alibi_slopes: got shape \(4, 1\), want \(heads,\)"),
+        (
+            [],
+            {"alibi_slopes": np.ones((4, 1))},
+            ValueError,
+            r"alibi_slopes: got shape \(4, 1\), want \(heads,\)",
+        ),
         ([], {"sinks": [0.0, 1.0, 2.0, np.nan]}, ValueError, "sinks: got NaN, want a finite f32"),
-        ([], {"layout": "sbhd"}, ValueError, "layout: got 'sbhd', want \"bhsd\" or \"bshd\""),
+        ([], {"layout": "sbhd"}, ValueError, 'layout: got \'sbhd\', want "bhsd" or "bshd"'),
         ([], {"threads": 0}, ValueError, "threads: got 0, want 1 to 1024"),
         ([], {"threads": "two"}, TypeError, "threads: got str, want a whole number"),
         ([], {"seed": 1.5}, TypeError, "seed: got float, want a whole number"),

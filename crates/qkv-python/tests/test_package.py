@@ -3,7 +3,6 @@
 import inspect
 import subprocess
 import sys
-from importlib.metadata import requires, version
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,13 @@ FOLDER = Path(qkv.__file__).parent
 
 
 def test_importing_it_imports_nothing_heavy():
-    script = "import sys, qkv; print([m for m in ('torch', 'transformers', 'onnx', 'ml_dtypes') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    script = """
+import sys, qkv
+print([library for library in ("torch", "transformers", "onnx", "ml_dtypes") if library in sys.modules])
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
+    )
     assert result.stdout == "[]\n"
 
 

@@ -1,5 +1,6 @@
-"""Threads: Python runs on while qkv computes, results do not depend on how many there are, a forked child has its own, and
-Ctrl-C interrupts."""
+"""Threads: Python runs on while qkv computes, results do not depend on how many there are, a forked child has
+its own, and Ctrl-C interrupts.
+"""
 
 import os
 import signal
@@ -94,7 +95,7 @@ def test_small_calls_from_many_threads():
 
 def run(script, **environment):
     """Runs a script of its own, with this process's arrays at hand."""
-    prelude = "import sys; sys.path[:0] = {!r}\nfrom support import grid, same_bits\n".format(sys.path)
+    prelude = f"import sys; sys.path[:0] = {sys.path!r}\nfrom support import grid, same_bits\n"
     return subprocess.run(
         [sys.executable, "-c", prelude + script],
         capture_output=True,
@@ -184,12 +185,16 @@ def test_a_handler_that_does_not_raise_does_not_interrupt():
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("sse9", "QKV_SIMD: got \"sse9\", want one of avx512, avx2, portable"), ("avx512", "QKV_SIMD: this machine has no avx512")],
+    [
+        ("sse9", 'QKV_SIMD: got "sse9", want one of avx512, avx2, portable'),
+        ("avx512", "QKV_SIMD: this machine has no avx512"),
+    ],
 )
 def test_an_instruction_set_that_is_not_there(value, message):
     if qkv.simd() == "avx512" and value == "avx512":
         pytest.skip("this machine has it")
-    result = run(f"""
+    result = run(
+        f"""
 import numpy as np, qkv
 x = np.ones((2, 2), np.float32)
 for call in (qkv.simd, lambda: qkv.scaled_dot_product_attention(x, x, x), lambda: qkv.plan(x, x, x)):
@@ -199,17 +204,23 @@ for call in (qkv.simd, lambda: qkv.scaled_dot_product_attention(x, x, x), lambda
         assert str(error).startswith({message!r}), error
     else:
         raise AssertionError("no error")
-""", QKV_SIMD=value)
+""",
+        QKV_SIMD=value,
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_the_instruction_set_does_not_matter():
     x = grid((2, 65, 24))
     expected = qkv.scaled_dot_product_attention(x, x, x, softcap=3.0)
-    result = run("""
+    result = run(
+        """
 import qkv
 x = grid((2, 65, 24))
-sys.stdout.buffer.write(qkv.simd().encode() + b"\\n" + qkv.scaled_dot_product_attention(x, x, x, softcap=3.0).tobytes().hex().encode())
-""", QKV_SIMD="portable")
-    name, numbers = result.stdout.split("\n")
+print(qkv.simd())
+print(qkv.scaled_dot_product_attention(x, x, x, softcap=3.0).tobytes().hex())
+""",
+        QKV_SIMD="portable",
+    )
+    name, numbers = result.stdout.splitlines()
     assert name == "portable" and numbers == expected.tobytes().hex()

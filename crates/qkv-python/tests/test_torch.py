@@ -56,14 +56,21 @@ def test_a_graph_gives_the_bits_of_the_plain_call(options):
     expected = qkv.scaled_dot_product_attention(query, key, value, **options)
     all_equal(qkv.torch.attention(query, key, value, **options), expected)
     call = torch.compile(
-        lambda *inputs: qkv.scaled_dot_product_attention(*inputs, **options), fullgraph=True, backend="aot_eager"
+        lambda *inputs: qkv.scaled_dot_product_attention(*inputs, **options),
+        fullgraph=True,
+        backend="aot_eager",
     )
     all_equal(call(query, key, value), expected)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"return_weights": True, "return_lse": True}, {"layout": "bshd"}, {"attn_mask": MASK, "is_causal": True}],
+    [
+        {},
+        {"return_weights": True, "return_lse": True},
+        {"layout": "bshd"},
+        {"attn_mask": MASK, "is_causal": True},
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_operator_holds_to_torchs_rules(options, dtype):
@@ -104,7 +111,7 @@ def test_a_graph_has_no_place_for_out_threads_and_dropout():
     for options in ({"out": torch.empty(2, 4, 5, 6)}, {"threads": 2}):
         with pytest.raises(TypeError, match="out and threads: got one of them in a graph"):
             qkv.torch.attention(*tensors(), **options)
-    with pytest.raises(NotImplementedError, match="dropout_p: got 0.5"):
+    with pytest.raises(NotImplementedError, match=r"dropout_p: got 0\.5"):
         qkv.torch.attention(*tensors(), dropout_p=0.5)
 
 
@@ -123,10 +130,15 @@ def test_an_exported_program_holds_the_operator():
     query, key, value = tensors()
     with qkv.torch.sdpa():
         lens = {2: torch.export.Dim("len_query")}
-        program = torch.export.export(Attend(is_causal=True), (query, key, value), dynamic_shapes=(lens, None, None))
+        program = torch.export.export(
+            Attend(is_causal=True), (query, key, value), dynamic_shapes=(lens, None, None)
+        )
     assert "torch.ops.qkv.attention" in program.graph_module.code
     longer = torch.cat([query, query], dim=2)
-    all_equal(program.module()(longer, key, value), qkv.scaled_dot_product_attention(longer, key, value, is_causal=True))
+    all_equal(
+        program.module()(longer, key, value),
+        qkv.scaled_dot_product_attention(longer, key, value, is_causal=True),
+    )
 
 
 def test_a_compiled_model_holds_the_operator_while_qkv_is_in_place():
@@ -242,7 +254,7 @@ def test_blocks_nest_and_installing_lasts():
             pass
         assert qkv.torch.is_installed()
         with pytest.raises(ZeroDivisionError), qkv.torch.sdpa():
-            1 / 0
+            raise ZeroDivisionError
         assert qkv.torch.is_installed()
     assert F.scaled_dot_product_attention is own
     qkv.torch.install()
@@ -290,7 +302,8 @@ def test_a_tensor_marked_as_negated_is_read_as_it_is():
     negated = torch.complex(torch.zeros_like(query), -query).conj().imag
     assert negated.is_neg() and torch.equal(negated, query)
     all_equal(
-        qkv.scaled_dot_product_attention(negated, key, value), qkv.scaled_dot_product_attention(query, key, value)
+        qkv.scaled_dot_product_attention(negated, key, value),
+        qkv.scaled_dot_product_attention(query, key, value),
     )
 
 
@@ -298,7 +311,9 @@ def test_gradients_must_be_off_or_detached():
     query, key, value = tensors()
     expected = qkv.scaled_dot_product_attention(query, key, value)
     weights = torch.nn.Parameter(key)
-    with pytest.raises(NotImplementedError, match=r"key: got a tensor that requires gradients.*key\.detach\(\)"):
+    with pytest.raises(
+        NotImplementedError, match=r"key: got a tensor that requires gradients.*key\.detach\(\)"
+    ):
         qkv.scaled_dot_product_attention(query, weights, value)
     with torch.no_grad():
         all_equal(qkv.scaled_dot_product_attention(query, weights, value), expected)

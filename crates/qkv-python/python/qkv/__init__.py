@@ -1,10 +1,12 @@
-"""Scaled dot-product attention on CPUs, softmax(Q Kᵀ · scale + mask) V: exact, linear in memory, open to inspection.
+"""Scaled dot-product attention on CPUs, softmax(Q Kᵀ · scale + mask) V: exact, linear in memory, open to
+inspection.
 
-``attention`` is the lesson's own function; ``scaled_dot_product_attention`` has torch's signature and the engine's options
-by keyword. Both take NumPy arrays, torch tensors in the CPU's memory, and all else that has DLPack or the buffer protocol,
-of any strides, without copies, and return the kind that came in.
+``attention`` is the lesson's own function; ``scaled_dot_product_attention`` has torch's signature and the
+engine's options by keyword. Both take NumPy arrays, torch tensors in the CPU's memory, and all else that has
+DLPack or the buffer protocol, of any strides, without copies, and return the kind that came in.
 
-``qkv.torch``, ``qkv.transformers`` and ``qkv.onnx`` are imported by name; nothing here imports their libraries.
+``qkv.torch``, ``qkv.transformers`` and ``qkv.onnx`` are imported by name; nothing here imports their
+libraries.
 """
 
 from qkv._qkv import (

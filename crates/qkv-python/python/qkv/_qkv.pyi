@@ -25,7 +25,7 @@ __all__ = [
 ]
 __version__: str
 
-# A NumPy array, a tensor, or anything else with DLPack or the buffer protocol. Results are of the query's kind.
+# A NumPy array, a tensor, or anything else with DLPack or the buffer protocol; results are of its kind.
 _Array = TypeVar("_Array")
 _Counts = int | Sequence[int] | Any
 _Causal = Literal["top-left", "bottom-right"]
@@ -182,6 +182,7 @@ def explain(
 def simd() -> Literal["avx512", "avx2", "portable"]: ...
 def set_num_threads(n: int) -> None: ...
 def get_num_threads() -> int: ...
+
 @final
 class Partial:
     @property

@@ -11,8 +11,9 @@ Array = TypeVar("Array")
 class AttentionResult(tuple, Generic[Array]):
     """What a call was asked for, in the order output, weights, lse.
 
-    ``output`` is (…, heads, len_query, dim_value); ``weights`` (…, heads, len_query, len_key), if they were asked for; ``lse``
-    (…, heads, len_query), if it was: the natural log-sum-exp of each row's masked scores, sink included.
+    ``output`` is (…, heads, len_query, dim_value); ``weights`` (…, heads, len_query, len_key), if they were
+    asked for; ``lse`` (…, heads, len_query), if it was: the natural log-sum-exp of each row's masked scores,
+    sink included.
     """
 
     __slots__ = ()

@@ -1,12 +1,14 @@
 """Torch: qkv inside graphs, and in the place of torch's own function.
 
-In eager mode ``qkv.scaled_dot_product_attention`` takes tensors as they are. Graphs cannot look into it, so this module has an
-operator, ``torch.ops.qkv.attention``, with a fake that knows its shapes. ``attention`` calls it; once this module is imported,
-``torch.compile`` does so too wherever it meets ``qkv.scaled_dot_product_attention``.
+In eager mode ``qkv.scaled_dot_product_attention`` takes tensors as they are. Graphs cannot look into it, so
+this module has an operator, ``torch.ops.qkv.attention``, with a fake that knows its shapes. ``attention``
+calls it; once this module is imported, ``torch.compile`` does so too wherever it meets
+``qkv.scaled_dot_product_attention``.
 
-``sdpa()`` and ``install()`` put qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``. Their limits: a name that
-was bound before with ``from torch.nn.functional import scaled_dot_product_attention`` keeps torch's function, and so does the C++
-inference path of ``nn.TransformerEncoder``, which never calls it.
+``sdpa()`` and ``install()`` put qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``.
+Their limits: a name that was bound before with ``from torch.nn.functional import
+scaled_dot_product_attention`` keeps torch's function, and so does the C++ inference path of
+``nn.TransformerEncoder``, which never calls it.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def _attention(
 
 
 @_attention.register_fake
-def _fake(query, key, value, *_tensors, enable_gqa=False, layout="bhsd", return_weights=False, return_lse=False, **_):
+def _fake(
+    query, key, value, *_tensors, enable_gqa=False, layout="bhsd", return_weights=False, return_lse=False, **_
+):
     head_axis, len_axis = (-3, -2) if layout == "bhsd" else (-2, -3)
     rank = max(query.dim(), key.dim(), value.dim())
     if rank == 2:
@@ -126,7 +130,9 @@ def _fake(query, key, value, *_tensors, enable_gqa=False, layout="bhsd", return_
 
 
 def _no_gradients(_context, *_gradients):
-    raise NotImplementedError("qkv does not compute gradients yet: call it under torch.no_grad(), or on detached tensors")
+    raise NotImplementedError(
+        "qkv does not compute gradients yet: call it under torch.no_grad(), or on detached tensors"
+    )
 
 
 _attention.register_autograd(_no_gradients)
@@ -151,15 +157,18 @@ def attention(
     threads=None,
     **options,
 ):
-    """``qkv.scaled_dot_product_attention`` as an operator of torch's: for graphs, ``torch.export`` among them.
+    """``qkv.scaled_dot_product_attention`` as an operator of torch's: for graphs, ``torch.export`` among
+    them.
 
-    Takes its arguments but ``out`` and ``threads``, and returns the same. Raises NotImplementedError on the way back where
-    gradients are recorded, and for dropout.
+    Takes its arguments but ``out`` and ``threads``, and returns the same. Raises NotImplementedError on the
+    way back where gradients are recorded, and for dropout.
     """
     if dropout_p != 0.0:
         raise NotImplementedError(f"dropout_p: got {dropout_p}, want 0.0: qkv does not drop weights yet")
     if out is not None or threads is not None:
-        raise TypeError("out and threads: got one of them in a graph, which has no place for it; want neither")
+        raise TypeError(
+            "out and threads: got one of them in a graph, which has no place for it; want neither"
+        )
     window_left, window_right = (None, None) if window is None else window
     ids = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
     results = torch.ops.qkv.attention(
@@ -220,7 +229,8 @@ _stats = _Stats()
 def stats() -> dict:
     """How many calls of torch's function qkv has served, and how many stayed with torch, by reason.
 
-    Returns ``{"qkv": number, "torch": {reason: number}}``, counted while qkv was in place; calls inside graphs are not counted.
+    Returns ``{"qkv": number, "torch": {reason: number}}``, counted while qkv was in place; calls inside
+    graphs are not counted.
     """
     with _stats.lock:
         return {"qkv": _stats.served, "torch": dict(_stats.stayed)}
@@ -234,10 +244,11 @@ def reset_stats() -> None:
 
 
 def install() -> None:
-    """Puts qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``, for all threads, until ``uninstall()``.
+    """Puts qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``, for all threads, until
+    ``uninstall()``.
 
-    Calls that qkv does not compute stay with torch: other devices, layouts and dtypes, tensors that need gradients, dropout, and
-    calls under torch's transforms and tracers. ``stats()`` says how many, and why.
+    Calls that qkv does not compute stay with torch: other devices, layouts and dtypes, tensors that need
+    gradients, dropout, and calls under torch's transforms and tracers. ``stats()`` says how many, and why.
     """
     torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
 
@@ -254,7 +265,7 @@ def is_installed() -> bool:
 
 @contextlib.contextmanager
 def sdpa() -> Iterator[None]:
-    """``install()`` for the time of a ``with`` block, in all threads; what was in place before comes back after it."""
+    """``install()`` for a ``with`` block, in all threads; what was in place before comes back after it."""
     before = torch.nn.functional.scaled_dot_product_attention
     install()
     try:
@@ -266,9 +277,10 @@ def sdpa() -> Iterator[None]:
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    """What ``install()`` puts in place: torch's function, computed by qkv where it can be and by torch where not.
+    """What ``install()`` puts in place: torch's function, computed by qkv where it can be.
 
-    Shapes, defaults and results are torch's; see ``torch.nn.functional.scaled_dot_product_attention``, and PARITY.md for what differs.
+    Shapes, defaults and results are torch's; see ``torch.nn.functional.scaled_dot_product_attention``, and
+    PARITY.md for what differs.
     """
     tensors = (query, key, value, attn_mask)
     reason = _reason_to_stay(tensors, dropout_p)
@@ -276,7 +288,9 @@ def scaled_dot_product_attention(
     if not in_graph:
         _stats.count(reason)
     if reason is not None:
-        return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _torch_sdpa(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value, attn_mask = (_cast(tensor, dtype) for tensor in tensors)
@@ -313,7 +327,7 @@ def _reason_to_stay(tensors, dropout_p):
 
 
 def _is_watched():
-    """Whether torch looks into the call: for vmap and its like, a tracer, or a mode that sees every function or operator."""
+    """Whether torch looks into the call: for vmap and its like, a tracer, or a mode that sees operators."""
     return (
         torch._C._len_torch_function_stack() > 0
         or torch._C._len_torch_dispatch_stack() > 0
