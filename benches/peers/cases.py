@@ -13,7 +13,7 @@ DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 # the time; above WRONG there is no time.
 LARGEST_ERROR = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
 WRONG = 0.05
-EVERYONE = ("torch", "onnxruntime", "openvino", "ggml", "candle")
+EVERYONE = ("package", "torch", "onnxruntime", "openvino", "ggml", "candle")
 QUICK = EVERYONE[:-1]  # candle takes minutes for a long call in f16 or bf16
 
 
@@ -36,7 +36,7 @@ class Case:
     mask: str | None = None  # stored and given to every engine: "padding", "window" or "random"
     bias: bool = False
     peers: tuple[str, ...] = EVERYONE
-    against_plain: bool = False  # this engine against itself without the option, and no peer
+    against_plain: bool = False  # this engine against itself without the option
 
     @property
     def shape(self) -> str:
@@ -57,7 +57,7 @@ def case(name, batch, heads, len_query, len_key, dim, dim_value=None, **options)
 
 
 def own(name, **option) -> Case:
-    return case(name, 1, 8, 4096, 4096, 64, peers=(), against_plain=True, **option)
+    return case(name, 1, 8, 4096, 4096, 64, peers=("package",), against_plain=True, **option)
 
 
 CASES = [
@@ -71,7 +71,7 @@ CASES = [
     *(case(f"{d}-4096", 1, 8, 4096, 4096, 64, dtype=d, peers=QUICK) for d in ("bf16", "f16")),
     *(case(f"{d}-causal", 1, 8, 4096, 4096, 64, dtype=d, causal=True, peers=QUICK) for d in ("bf16", "f16")),
     case("window", 1, 8, 8192, 8192, 64, causal=True, window=512, peers=(*EVERYONE, "flex")),
-    case("window-dense", 1, 8, 8192, 8192, 64, mask="window", peers=("torch", "openvino", "ggml")),
+    case("window-dense", 1, 8, 8192, 8192, 64, mask="window", peers=("package", "torch", "openvino", "ggml")),
     case("value-64", 1, 8, 2048, 2048, 128, 64),
     case("tiny", 2, 4, 5, 5, 8),
     case("full-2048-128", 1, 8, 2048, 2048, 128),

@@ -1,6 +1,7 @@
 """Attention engines on the CPU against this one: the same numbers, the same threads, interleaved.
 
     python -m venv venv && venv/bin/pip install -r benches/peers/requirements.txt
+    venv/bin/pip install ./crates/qkv-python
     venv/bin/python benches/peers/compare.py                      # all cases; prints the tables
     venv/bin/python benches/peers/compare.py --write              # puts them into BENCHMARKS.md
     venv/bin/python benches/peers/compare.py --cases 'decode-*,tiny' --peers torch,ggml --rounds 9
@@ -44,6 +45,7 @@ BEGIN = "<!-- benches/peers/compare.py writes from here -->"
 END = "<!-- to here -->"
 SECONDS = 0.05
 COLUMNS = {
+    "package": "qkv from Python",
     "torch": "PyTorch",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
@@ -51,7 +53,13 @@ COLUMNS = {
     "candle": "candle",
 }
 TITLES = {"qkv": "qkv", **COLUMNS, "flex": "flex_attention"}
-PACKAGES = {"torch": "torch", "onnxruntime": "onnxruntime", "openvino": "openvino", "ggml": "ggml-python"}
+PACKAGES = {
+    "package": "qkv",
+    "torch": "torch",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "ggml": "ggml-python",
+}
 
 
 class Cannot(Exception):
@@ -253,14 +261,15 @@ def report(comparison: Comparison, chosen: list[Case], peers: list[str]) -> str:
             accuracy.append([case.dtype, *cells, *["–"] * (4 - len(cells))])
         elif case.against_plain:
             with_, plain = (human(median(seconds[n])) if n in seconds else "–" for n in ("qkv", "plain"))
-            own.append([f"`{case.name}`", with_, plain, ratio(seconds, "qkv", "plain")])
+            python = [cell(case, seconds, errors, "package")] if "package" in peers else []
+            own.append([f"`{case.name}`", with_, plain, ratio(seconds, "qkv", "plain"), *python])
         else:
             cells = [cell(case, seconds, errors, name) if name in case.peers else "" for name in shown]
             if "flex" in seconds and "torch" in shown:
                 cells[shown.index("torch")] += f"; flex_attention {cell(case, seconds, errors, 'flex')}"
             time = human(median(seconds["qkv"])) if "qkv" in seconds else "–"
             against_peers.append([f"`{case.name}`", case.shape, time, *cells])
-    versions = ", ".join(f"{COLUMNS[name]} {version(name)}" for name in shown)
+    versions = ", ".join(f"{COLUMNS[name]} {version(name)}" for name in shown if name != "package")
     counts = f"{comparison.threads} threads; {comparison.rounds} rounds"
     parts = [
         f"{processor()}; {counts}; load average before the start {load:.1f}; {versions}.\n",
@@ -268,7 +277,11 @@ def report(comparison: Comparison, chosen: list[Case], peers: list[str]) -> str:
             ["case", "batch, heads/key heads, queries, keys, dim", "qkv", *(COLUMNS[n] for n in shown)],
             against_peers,
         ),
-        table(["qkv against itself", "with", "without", "with/without"], own),
+        table(
+            ["qkv against itself", "with", "without", "with/without"]
+            + ([COLUMNS["package"]] if "package" in peers else []),
+            own,
+        ),
         table(
             ["accuracy", "qkv, largest", "qkv, relative", "PyTorch, largest", "PyTorch, relative"], accuracy
         ),

@@ -28,7 +28,8 @@ class Cannot(Exception):
 class Loaded:
     how: str
     call: Callable[[], object]
-    result: Callable[[object], np.ndarray]  # what `call` gave as (batch, heads, len_query, dim_value), f32
+    # What `call` gave as (batch, heads, len_query, dim_value), f32; with other results, if they are looked at, by name.
+    result: Callable[[object], np.ndarray | dict[str, np.ndarray]]
 
 
 def dense_mask(case, arrays) -> np.ndarray | None:
@@ -51,6 +52,37 @@ def torch_tensors(case, threads):
     torch.set_grad_enabled(False)
     # Copies, since these are views of the mapped file, aligned as chance has it.
     return torch, {name: tensor.clone() for name, tensor in load_tensors(case.file).items()}
+
+
+def package(case, arrays, threads) -> Loaded:
+    """This engine, called from Python on torch's tensors."""
+    import qkv
+
+    _, tensors = torch_tensors(case, threads)
+    qkv.set_num_threads(threads)
+    options = {"enable_gqa": True} if case.heads != case.key_heads else {}
+    # A stored mask is what the case is about, but where lengths say the same.
+    if case.key_lengths:
+        options["key_lengths"] = list(case.key_lengths)
+    elif case.mask or case.bias:
+        options["attn_mask"] = tensors["mask" if case.mask else "bias"]
+    if case.causal:
+        options["is_causal"] = True
+    if case.window:
+        options["window"] = (case.window - 1, 0)
+    if case.softcap:
+        options["softcap"] = case.softcap
+    if case.lse:
+        options["return_lse"] = True
+    inputs = [tensors[name] for name in ("query", "key", "value")]
+
+    def result(given):
+        if not case.lse:
+            return given.float().numpy()
+        return {"output": given.output.float().numpy(), "lse": given.lse.numpy()}
+
+    how = ", ".join(("qkv.scaled_dot_product_attention", *options))
+    return Loaded(how, lambda: qkv.scaled_dot_product_attention(*inputs, **options), result)
 
 
 def torch_sdpa(case, arrays, threads) -> Loaded:
@@ -268,6 +300,7 @@ def ggml(case, arrays, threads) -> Loaded:
 PEERS = {
     "torch": torch_sdpa,
     "flex": torch_flex,
+    "package": package,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
     "ggml": ggml,
@@ -305,8 +338,10 @@ def main() -> None:
             elif request == "time":
                 reply = fastest(loaded.call, detail["seconds"])
             else:
-                output = loaded.result(loaded.call())
-                save_file({"output": np.ascontiguousarray(output)}, detail["file"])
+                results = loaded.result(loaded.call())
+                results = results if isinstance(results, dict) else {"output": results}
+                results = {name: np.ascontiguousarray(array) for name, array in results.items()}
+                save_file(results, detail["file"])
                 reply = None
             answer = {"ok": reply}
         except Cannot as why:

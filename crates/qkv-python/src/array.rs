@@ -1,28 +1,24 @@
-//! Arrays at the border: what Python hands in becomes views that the engine reads, and results become arrays of the kind
-//! that came in.
-//!
-//! NumPy's arrays are read through their C structure, tensors through DLPack's C exchange where their library has it and
-//! `__dlpack__` where not; lists and buffers become NumPy arrays first. No numbers are copied, in either direction.
+//! Arrays at the border: an argument's memory as views that the engine reads, and results as arrays of the kind that came in. No
+//! numbers are copied, in either direction. How Python's objects are read is `source.rs`'s.
 
 use std::ptr::NonNull;
 
-use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLDeviceType};
+use dlpark::DlpackElement;
+use dlpark::ffi::{DLDataType, DLDataTypeCode};
+use dlpark::python::ImportedDlpack;
 use dlpark::python::consumer::exchange::ExchangeApi;
-use dlpark::python::{ImportedDlpack, dlpack_device, from_dlpack};
-use dlpark::{DlpackElement, DlpackFlags, TensorRef};
 use ndarray::{ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Axis, IxDyn, ShapeBuilder};
-use numpy::npyffi::NPY_ARRAY_WRITEABLE;
-use numpy::{PyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use numpy::{PyArray, PyUntypedArray};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 use qkv_view::show;
 use smallvec::SmallVec;
 
 use crate::exported::{Exported, managed};
+use crate::source::type_name;
 
 /// Extents or strides, without an allocation for up to four axes.
-type Axes<N> = SmallVec<[N; 4]>;
+pub type Axes<N> = SmallVec<[N; 4]>;
 
 /// The numbers that attention is computed with, which NumPy and DLPack know too.
 pub trait Number:
@@ -76,145 +72,61 @@ pub struct Array<'py> {
     strides: Axes<isize>,
     data: NonNull<u8>,
     is_writable: bool,
+    /// The shape as it was given, before axes were moved, put in front or repeated.
+    given: Axes<usize>,
     object: Bound<'py, PyAny>,
     /// Of producers that hand over ownership.
     _tensor: Option<ImportedDlpack>,
 }
 
+/// Memory as its owner describes it.
+pub struct Memory {
+    pub dtype: DLDataType,
+    pub shape: Axes<usize>,
+    /// In elements.
+    pub strides: Axes<isize>,
+    /// Of the first element; whatever for an array without elements.
+    pub data: *mut u8,
+    pub is_writable: bool,
+    /// What holds it, beside the object.
+    pub tensor: Option<ImportedDlpack>,
+}
+
+/// For arrays without elements; aligned for all types.
+const DANGLING: NonNull<u8> = NonNull::<u64>::dangling().cast();
+
 impl<'py> Array<'py> {
     /// # Errors
-    /// If the object is no array, is not in the CPU's memory, or needs gradients.
-    pub fn new(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        if let Ok(array) = object.cast::<PyUntypedArray>() {
-            return Self::from_numpy(argument, array);
-        }
-        if let Some(api) = ExchangeApi::from_object(object.as_borrowed())? {
-            let object = checked_tensor(argument, object)?;
-            let viewed = api.with_tensor_view_no_sync(object.as_borrowed(), |tensor, _| {
-                // SAFETY: the producer has just filled it in; shape and strides stay readable while the tensor lives and the
-                // GIL is held.
-                let tensor = unsafe { TensorRef::from_raw(tensor) };
-                Self::from_tensor(argument, &object, tensor.map_err(|error| bad(argument, error))?)
-            });
-            return viewed.map_err(|error| unreadable(argument, &object, error))?;
-        }
-        if object.hasattr("__dlpack__")? {
-            let object = checked_tensor(argument, object)?;
-            on_cpu(argument, dlpack_device(object.as_borrowed())?)?;
-            let tensor = from_dlpack(object.as_borrowed(), None, None);
-            let tensor = tensor.map_err(|error| unreadable(argument, &object, error))?;
-            let read_only = tensor.flags().contains(DlpackFlags::READ_ONLY);
-            let view = tensor.validate().map_err(|error| bad(argument, error))?;
-            let mut array = Self::from_tensor(argument, &object, view)?;
-            array.is_writable &= !read_only;
-            array._tensor = Some(tensor);
-            return Ok(array);
-        }
-        Self::from_other(argument, object)
-    }
-
-    fn from_numpy(argument: &'static str, array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
-        let descr = array.dtype();
-        let size = descr.itemsize();
-        let scalar = |code| DLDataType::scalar(code, 8 * size as u8);
-        let dtype = match descr.kind() {
-            b'f' if size <= 8 => scalar(DLDataTypeCode::FLOAT),
-            b'i' => scalar(DLDataTypeCode::INT),
-            b'u' => scalar(DLDataTypeCode::UINT),
-            b'b' => scalar(DLDataTypeCode::BOOL),
-            _ if descr.typeobj().name()? == "bfloat16" => scalar(DLDataTypeCode::BFLOAT),
-            _ => DLDataType::scalar(DLDataTypeCode::OPAQUEHANDLE, 8),
-        };
-        let usable = |wanted: &str, mend: &str| {
-            PyTypeError::new_err(format!("{argument}: got an array of {descr}, want {wanted} ({mend})"))
-        };
-        if descr.is_native_byteorder() == Some(false) {
-            return Err(usable("this machine's byte order", "array.astype(array.dtype.newbyteorder(\"=\"))"));
-        }
-        // An extent of 1 or 0 is never stepped over.
-        let steps = array.shape().iter().zip(array.strides());
-        let steps = steps.map(|(&extent, &step)| if extent > 1 { step } else { 0 });
-        let strides: Axes<isize> = steps.collect();
-        let fits = |step: &isize| size > 0 && step % size as isize == 0;
-        let is_readable = array.is_empty() || (array.is_aligned() && strides.iter().all(fits));
-        if !is_readable {
-            return Err(usable("whole numbers at aligned addresses", "array.copy()"));
-        }
-        // SAFETY: the array is alive, and its structure is read under the GIL.
-        let (data, flags) =
-            unsafe { ((*array.as_array_ptr()).fields.data, (*array.as_array_ptr()).fields.flags) };
-        Ok(Self {
-            argument,
-            dtype,
-            shape: array.shape().into(),
-            strides: strides.iter().map(|step| step / size.max(1) as isize).collect(),
-            data: NonNull::new(data.cast()).unwrap_or(DANGLING),
-            is_writable: flags & NPY_ARRAY_WRITEABLE != 0,
-            object: array.as_any().clone(),
-            _tensor: None,
-        })
-    }
-
-    fn from_tensor(
-        argument: &'static str,
-        object: &Bound<'py, PyAny>,
-        tensor: TensorRef<'_>,
-    ) -> PyResult<Self> {
-        on_cpu(argument, tensor.device())?;
-        let strides = tensor.strides_or_compact().map_err(|error| bad(argument, error))?;
-        if tensor.data_ptr().is_null() && tensor.num_elements() > 0 {
+    /// If there is no memory where elements should be, or elements stand at odd addresses.
+    pub fn new(argument: &'static str, object: &Bound<'py, PyAny>, memory: Memory) -> PyResult<Self> {
+        let Memory { dtype, shape, strides, data, is_writable, tensor } = memory;
+        let is_empty = shape.contains(&0);
+        if !is_empty && data.is_null() {
             return Err(PyTypeError::new_err(format!(
                 "{argument}: got a {} without memory (a fake, functional or zero tensor), want one with numbers",
                 type_name(object)
             )));
         }
-        // SAFETY: only added up here; what may be read is for `view` to say.
-        let data = unsafe { tensor.offset_bytes_ptr() }.map_err(|error| bad(argument, error))?;
-        let data = NonNull::new(data.cast_mut());
-        let data = data.unwrap_or(DANGLING);
-        if tensor.num_elements() > 0 && !data.addr().get().is_multiple_of(tensor.dtype().element_size()) {
+        // Types of other sizes are not read.
+        let size = dtype.element_size();
+        if !is_empty && size.is_power_of_two() && !data.addr().is_multiple_of(size) {
             return Err(PyTypeError::new_err(format!(
                 "{argument}: got numbers at odd addresses, want aligned ones (a copy)"
             )));
         }
-        let extents = tensor.shape().iter().map(|&extent| extent as usize);
-        let steps = strides.iter().zip(tensor.shape());
+        // An extent of 1 or 0 is never stepped over.
+        let steps = strides.iter().zip(&shape);
         Ok(Self {
             argument,
-            dtype: tensor.dtype(),
-            shape: extents.collect(),
-            strides: steps.map(|(&step, &extent)| if extent > 1 { step as isize } else { 0 }).collect(),
-            data,
-            is_writable: true,
+            dtype,
+            strides: steps.map(|(&step, &extent)| if extent > 1 { step } else { 0 }).collect(),
+            given: shape.clone(),
+            shape,
+            data: NonNull::new(data).unwrap_or(DANGLING),
+            is_writable,
             object: object.clone(),
-            _tensor: None,
+            _tensor: tensor,
         })
-    }
-
-    /// Lists and buffers, by way of NumPy.
-    fn from_other(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let is_scalar = object.is_instance_of::<PyFloat>()
-            || object.is_instance_of::<PyInt>()
-            || object.is_instance_of::<PyBool>()
-            || object.is_instance_of::<PyString>()
-            || object.is_none();
-        let no_array = || {
-            PyTypeError::new_err(format!(
-                "{argument}: got {}, want an array: of NumPy, torch, or anything with DLPack or the buffer protocol",
-                type_name(object)
-            ))
-        };
-        if is_scalar {
-            return Err(no_array());
-        }
-        let numpy = object.py().import("numpy")?;
-        let array = numpy.call_method1("asarray", (object,)).map_err(|error| bad(argument, error))?;
-        let array = array.cast_into::<PyUntypedArray>()?;
-        // Bytes without a meaning come as one scalar, what NumPy knows nothing of as an object.
-        if array.dtype().kind() == b'O' || object.is_instance_of::<PyBytes>() {
-            return Err(no_array());
-        }
-        Self::from_numpy(argument, &array)
     }
 
     pub fn argument(&self) -> &'static str {
@@ -260,10 +172,22 @@ impl<'py> Array<'py> {
         self.strides.swap(one, other);
     }
 
-    /// Repeats an axis of length 1, without a copy.
+    /// Repeats an axis, if it has length 1, without a copy.
     pub fn repeat(&mut self, axis: usize, extent: usize) {
-        self.shape[axis] = extent;
-        self.strides[axis] = 0;
+        if self.shape[axis] == 1 {
+            self.shape[axis] = extent;
+            self.strides[axis] = 0;
+        }
+    }
+
+    /// The shape for errors: as it was given, and as it is read where that differs.
+    pub fn shown(&self) -> String {
+        let given = show::shape(&self.given);
+        if self.given == self.shape {
+            given
+        } else {
+            format!("{given}, read as {}", show::shape(&self.shape))
+        }
     }
 
     /// What results are made like.
@@ -453,9 +377,6 @@ struct Layout {
     data: NonNull<u8>,
 }
 
-/// For arrays without elements; aligned for all types.
-const DANGLING: NonNull<u8> = NonNull::<u64>::dangling().cast();
-
 /// A dtype's name where no library gives it one: `float32`.
 fn name_of(dtype: DLDataType) -> String {
     let kind = match dtype.code {
@@ -468,71 +389,6 @@ fn name_of(dtype: DLDataType) -> String {
         _ => return "one of another library".to_string(),
     };
     format!("{kind}{}", dtype.bits)
-}
-
-/// What is wrong with a tensor before its memory is looked at, where it says so; else the tensor, with its numbers as they are.
-fn checked_tensor<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let py = object.py();
-    let holds = |attribute: &Bound<'py, PyString>| -> PyResult<bool> {
-        Ok(object.getattr_opt(attribute)?.is_some_and(|value| value.is_truthy().unwrap_or(false)))
-    };
-    if holds(pyo3::intern!(py, "requires_grad"))? {
-        // Where no gradients are recorded, none are missed.
-        let torch = py.import(pyo3::intern!(py, "torch"))?;
-        if torch.call_method0(pyo3::intern!(py, "is_grad_enabled"))?.is_truthy()? {
-            return Err(PyNotImplementedError::new_err(format!(
-                "{argument}: got a tensor that requires gradients, which qkv does not compute yet; want {argument}.detach(), or \
-                 a call under torch.no_grad()"
-            )));
-        }
-    }
-    // A view that is only marked as negated has other numbers in memory.
-    match object.getattr_opt(pyo3::intern!(py, "is_neg"))? {
-        Some(is_neg) if is_neg.call0()?.is_truthy()? => object.call_method0("resolve_neg"),
-        _ => Ok(object.clone()),
-    }
-}
-
-fn on_cpu(argument: &str, device: DLDevice) -> PyResult<()> {
-    let in_reach = [DLDeviceType::CPU, DLDeviceType::CUDAHOST, DLDeviceType::ROCMHOST];
-    if in_reach.contains(&device.device_type) {
-        return Ok(());
-    }
-    let name = match device.device_type {
-        DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => "cuda".to_string(),
-        DLDeviceType::ROCM => "rocm".to_string(),
-        DLDeviceType::METAL => "metal".to_string(),
-        DLDeviceType::VULKAN => "vulkan".to_string(),
-        DLDeviceType::ONEAPI => "oneapi".to_string(),
-        DLDeviceType(other) => format!("DLPack device {other}"),
-    };
-    Err(PyTypeError::new_err(format!(
-        "{argument}: got a tensor on {name}:{}, want one in the CPU's memory (.cpu())",
-        device.device_id
-    )))
-}
-
-fn unreadable(argument: &str, object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
-    let device = object.getattr("device").map(|device| format!(" on {device}")).unwrap_or_default();
-    let message = format!(
-        "{argument}: got a {}{device} that has no plain memory to read ({}), want a dense one in the CPU's memory",
-        type_name(object),
-        first_line(&error.to_string()),
-    );
-    PyTypeError::new_err(message)
-}
-
-fn bad(argument: &str, error: impl std::fmt::Display) -> PyErr {
-    PyValueError::new_err(format!("{argument}: {}", first_line(&error.to_string())))
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
-}
-
-/// What an object is, for errors.
-pub fn type_name(object: &Bound<'_, PyAny>) -> String {
-    object.get_type().name().map(|name| name.to_string()).unwrap_or_else(|_| "object".to_string())
 }
 
 /// An array of a result, of the kind that `like` is of. Its memory changes hands; nothing is copied.

@@ -12,8 +12,9 @@ use qkv_view::show;
 use smallvec::SmallVec;
 
 use crate::array::{Array, Number, give};
+use crate::error::Stop;
 use crate::options::Options;
-use crate::pool;
+use crate::{pool, source};
 
 type Extents = SmallVec<[usize; 4]>;
 
@@ -29,9 +30,9 @@ impl<'py> Inputs<'py> {
     /// If one is no array, they differ in type, the layout has no axis for heads, or heads do not fit.
     pub fn new([query, key, value]: [&Bound<'py, PyAny>; 3], options: &Options<'_>) -> PyResult<Self> {
         let mut inputs = Self {
-            query: Array::new("query", query)?,
-            key: Array::new("key", key)?,
-            value: Array::new("value", value)?,
+            query: source::read("query", query)?,
+            key: source::read("key", key)?,
+            value: source::read("value", value)?,
         };
         if !inputs.query.is_floating() {
             return Err(inputs.query.wrong_dtype("float32, float64, float16 or bfloat16"));
@@ -63,17 +64,17 @@ impl<'py> Inputs<'py> {
     fn share_heads(&mut self, axis: usize) -> PyResult<()> {
         let heads = self.each().map(|array| array.shape()[axis]);
         let most = heads.into_iter().find(|&heads| heads != 1).unwrap_or(1);
-        if heads.iter().any(|&heads| heads != 1 && heads != most) {
-            let [query, key, value] = heads;
+        let [query, key, value] = heads;
+        if ![key, value].iter().all(|&own| own == 1 || own == most) {
+            let (argument, own) = if key != 1 && key != most { ("key", key) } else { ("value", value) };
             return Err(PyValueError::new_err(format!(
-                "key: got {key} key heads and {value} value heads for {query} query heads, want as many, or one; or \
-                 enable_gqa=True, where query heads share them in groups"
+                "{argument}: got {own} {argument} heads for {query} query heads and {key} key heads, want as many, or one; or \
+                 enable_gqa=True, where query heads share keys and values in groups"
             )));
         }
-        if heads[0] == 1 && most != 1 {
-            self.query.repeat(axis, most);
-        }
-        if heads[1] != heads[2] {
+        self.query.repeat(axis, most);
+        // One of each is shared by all.
+        if key != value {
             self.key.repeat(axis, most);
             self.value.repeat(axis, most);
         }
@@ -86,6 +87,12 @@ impl<'py> Inputs<'py> {
 
     fn each_mut(&mut self) -> [&mut Array<'py>; 3] {
         [&mut self.query, &mut self.key, &mut self.value]
+    }
+
+    /// The exception for a call on them that did not finish, with shapes as they were given.
+    pub fn raised(&self, stop: Stop) -> PyErr {
+        let named = |argument: &str| self.each().into_iter().find(|array| array.argument() == argument);
+        stop.raised(&|argument| named(argument).map(Array::shown))
     }
 
     /// # Errors
@@ -150,19 +157,22 @@ impl<T: Number> Views<'_, T> {
         attention.call(self.query.view(), self.key.view(), self.value.view())
     }
 
-    /// Computes something of the call: on this thread if that is all it takes, else across the pool's.
+    /// Computes something of the call: on this thread if that is all it takes, else across the pool's. `inputs` are those that
+    /// these are views of.
     pub fn compute<R: Send>(
         &self,
-        py: Python<'_>,
+        inputs: &Inputs<'_>,
         attention: &Attention<'_>,
         threads: Option<usize>,
         compute: impl FnOnce(Call<'_, T, IxDyn>) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
-        if self.call(attention).asks_for_threads() {
+        let py = inputs.query.object().py();
+        let done = if self.call(attention).asks_for_threads() {
             pool::across(py, threads, |progress| compute(self.call(attention).progress(progress)))
         } else {
             pool::here(py, || compute(self.call(attention)))
-        }
+        };
+        done.map_err(|stop| inputs.raised(stop))
     }
 }
 
@@ -175,7 +185,6 @@ pub fn attend<'py, T: Number>(
     mut options: Options<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let like = inputs.query.object();
-    let py = like.py();
     let mut out = options.out.take();
     if let Some(out) = &mut out {
         if options.positions_first {
@@ -188,7 +197,7 @@ pub fn attend<'py, T: Number>(
     let wanted = options.wanted;
     let run_into = |target: ArrayViewMutD<'_, T>| {
         let extras =
-            views.compute(py, &attention, options.threads, |call| wanted.of(call).run_into(target))?;
+            views.compute(inputs, &attention, options.threads, |call| wanted.of(call).run_into(target))?;
         PyResult::Ok((extras.weights, extras.lse))
     };
     let (output, (weights, lse)) = if let Some(mut out) = out {
@@ -204,7 +213,7 @@ pub fn attend<'py, T: Number>(
         let extras = run_into(target)?;
         (give(like, output)?, extras)
     } else {
-        let result = views.compute(py, &attention, options.threads, |call| wanted.of(call).run())?;
+        let result = views.compute(inputs, &attention, options.threads, |call| wanted.of(call).run())?;
         (give(like, result.output)?, (result.weights, result.lse))
     };
     let weights = weights.map(|weights| give(like, weights)).transpose()?;
@@ -220,7 +229,7 @@ pub fn scores<'py, T: Number>(inputs: &Inputs<'py>, options: &Options<'py>) -> P
     let like = inputs.query.object();
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
     let stage = options.stage.unwrap_or(Stage::Masked);
-    let scores = views.compute(like.py(), &attention, options.threads, |call| call.scores(stage))?;
+    let scores = views.compute(inputs, &attention, options.threads, |call| call.scores(stage))?;
     give(like, scores)
 }
 

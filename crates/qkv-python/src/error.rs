@@ -4,10 +4,28 @@ use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use qkv::Error;
 
-/// The exception for an error of the engine.
-pub fn raised(error: Error) -> PyErr {
+/// Why a call did not finish.
+pub enum Stop {
+    /// The engine refused it, or was cancelled.
+    Error(Error),
+    /// A signal's handler raised, or there are no threads.
+    Python(PyErr),
+}
+
+impl Stop {
+    /// The exception. `shape` is an argument's as it was given, where the engine knows it otherwise.
+    pub fn raised(self, shape: &dyn Fn(&str) -> Option<String>) -> PyErr {
+        match self {
+            Self::Error(error) => raised(error, shape),
+            Self::Python(error) => error,
+        }
+    }
+}
+
+fn raised(error: Error, shape: &dyn Fn(&str) -> Option<String>) -> PyErr {
     match error {
         Error::Shape { argument, got, wanted, hint } => {
+            let got = shape(argument).unwrap_or(got);
             PyValueError::new_err(said(argument, &format!("shape {got}"), &wanted, hint))
         }
         Error::Value { argument, got, wanted, hint } => {

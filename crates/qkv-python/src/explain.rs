@@ -16,7 +16,7 @@ use qkv_view::{show, text};
 
 use crate::array::{Array, Number};
 use crate::call::Inputs;
-use crate::error::raised;
+use crate::error::Stop;
 use crate::options::Options;
 
 /// Queries and keys that are shown where it is not said which: what fits 80 columns.
@@ -104,11 +104,11 @@ impl Place {
 pub fn explain<'py, T: Number>(inputs: &Inputs<'py>, options: &Options<'py>) -> PyResult<Bound<'py, PyDict>> {
     let py = inputs.query.object().py();
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
-    views.call(&attention).check().map_err(raised)?;
+    views.call(&attention).check().map_err(|error| inputs.raised(Stop::Error(error)))?;
     let shapes = inputs.shapes();
     let place = Place::new(&options.shown, &shapes)?;
     let (queries, row) = (place.queries.clone(), options.shown.row);
-    let (trace, influence) = views.compute(py, &attention, options.threads, |call| {
+    let (trace, influence) = views.compute(inputs, &attention, options.threads, |call| {
         let (batch, head) = place.head;
         let influence = row.map(|query| call.influence((batch, head, query))).transpose()?;
         Ok((call.trace_head(place.head, queries)?.widened(), influence))

@@ -1,6 +1,6 @@
 //! The Python package `qkv`: parse, let go of the interpreter, call, map the error.
 //!
-//! `array.rs` reads what Python hands in and hands results over; `options.rs` reads arguments; `call.rs` is one call; `pool.rs`
+//! `source.rs` reads what Python hands in, as what `array.rs` describes; `options.rs` reads arguments; `call.rs` is one call; `pool.rs`
 //! has the threads. What needs torch, Transformers or ONNX is written in Python, beside this.
 
 mod array;
@@ -14,6 +14,7 @@ mod plan;
 mod pool;
 mod reference;
 mod simd;
+mod source;
 
 use pyo3::prelude::*;
 
@@ -194,7 +195,7 @@ mod _qkv {
         let inputs = Inputs::new([query, key, value], &options)?;
         with_number!(inputs.query, T => {
             let (attention, views) = (options.attention()?, inputs.views::<T>()?);
-            views.compute(query.py(), &attention, options.threads, |call| call.plan()).map(Plan)
+            views.compute(&inputs, &attention, options.threads, |call| call.plan()).map(Plan)
         })
     }
 

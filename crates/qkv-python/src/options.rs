@@ -5,11 +5,12 @@ use std::ops::Range;
 use ndarray::{ArrayD, Dimension, Ix1};
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 use qkv::{Alibi, Alignment, Attention, Call, Element, Stage};
 
-use crate::array::{Array, type_name};
+use crate::array::Array;
 use crate::explain::Shown;
+use crate::source::{self, refuse_gradients, type_name};
 use crate::{pool, simd};
 
 /// Those of torch's function, which may be given by position.
@@ -158,7 +159,7 @@ impl<'py> Options<'py> {
     /// # Errors
     /// If the mask is no array of numbers.
     pub fn of_lesson(mask: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
-        let mask = mask.map(|mask| Array::new("mask", mask)?.is_nonzero()).transpose()?;
+        let mask = mask.map(|mask| source::read("mask", mask)?.is_nonzero()).transpose()?;
         Ok(Self { lesson_mask: mask, wanted: Wanted { weights: true, lse: false }, ..Self::default() })
     }
 
@@ -189,7 +190,7 @@ impl<'py> Options<'py> {
             "threads" => self.threads = Some(given.threads()?),
             "return_weights" => self.wanted.weights = given.boolean()?,
             "return_lse" => self.wanted.lse = given.boolean()?,
-            "out" => self.out = Some(Array::new(given.name, &given.value)?),
+            "out" => self.out = Some(source::read(given.name, &given.value)?),
             "stage" => self.stage = Some(given.one_of(STAGES)?),
             "batch" => self.shown.batch = given.index()?,
             "head" => self.shown.head = given.index()?,
@@ -305,8 +306,15 @@ impl<'py> Given<'py> {
     }
 
     fn number(&self) -> PyResult<f64> {
+        if !self.value.is_instance_of::<PyFloat>() {
+            refuse_gradients(self.name, &self.value)?;
+        }
         match self.value.extract() {
             Ok(number) if !self.value.is_instance_of::<PyBool>() => Ok(number),
+            Err(_) if self.value.is_instance_of::<PyInt>() => {
+                let message = format!("{}: got an int that is larger than any float", self.name);
+                Err(PyValueError::new_err(message))
+            }
             _ => Err(self.wrong_type("a number")),
         }
     }
@@ -372,7 +380,7 @@ impl<'py> Given<'py> {
     }
 
     fn mask(&self) -> PyResult<Array<'py>> {
-        let mask = Array::new(self.name, &self.value)?;
+        let mask = source::read(self.name, &self.value)?;
         let wanted = "bool, where True is \"may attend\", or floats that are added to the scores";
         if mask.is_integer() {
             return Err(mask.wrong_dtype(&format!("{wanted} (attn_mask != 0)")));
@@ -387,7 +395,7 @@ impl<'py> Given<'py> {
             Ok(_) if self.value.is_instance_of::<PyBool>() => return Err(self.wrong_type(wanted)),
             Ok(number) => vec![number],
             Err(_) => {
-                let array = Array::new(self.name, &self.value)?;
+                let array = source::read(self.name, &self.value)?;
                 let numbers = array.integers()?.into_dimensionality::<Ix1>();
                 numbers.map_err(|_| array.wrong_shape("(batch,)"))?.to_vec()
             }
@@ -400,7 +408,7 @@ impl<'py> Given<'py> {
     /// # Errors
     /// If it is anything else.
     pub fn per_head(&self) -> PyResult<Vec<f64>> {
-        let array = Array::new(self.name, &self.value)?;
+        let array = source::read(self.name, &self.value)?;
         let numbers = array.widened()?.into_dimensionality::<Ix1>();
         let numbers = numbers.map_err(|_| array.wrong_shape("(heads,)"))?;
         Ok(numbers.to_vec())
@@ -408,7 +416,7 @@ impl<'py> Given<'py> {
 
     /// One array for both, or a pair of them.
     fn segment_ids(&self) -> PyResult<(ArrayD<i64>, ArrayD<i64>)> {
-        let ids = |value: &Bound<'py, PyAny>| Array::new(self.name, value)?.integers();
+        let ids = |value: &Bound<'py, PyAny>| source::read(self.name, value)?.integers();
         if let Ok(pair) = self.value.cast::<PyTuple>() {
             let (query, key): (Bound<'py, PyAny>, Bound<'py, PyAny>) = pair
                 .extract()

@@ -7,10 +7,11 @@ use pyo3::types::PyTuple;
 use qkv::{Alignment, bf16, f16};
 use qkv_view::show;
 
-use crate::array::{Number, give, type_name};
+use crate::array::{Number, give};
 use crate::call::{Inputs, named};
 use crate::options::Options;
 use crate::pool;
+use crate::source::type_name;
 
 /// Attention over some of the keys: an unfinished state of every row, which `merge` makes a whole of.
 #[pyclass(frozen, module = "qkv")]
@@ -99,7 +100,7 @@ pub fn partial<T: Held>(inputs: &Inputs<'_>, options: &Options<'_>) -> PyResult<
     }
     let like = inputs.query.object();
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
-    let partial = views.compute(like.py(), &attention, options.threads, |call| call.partial())?;
+    let partial = views.compute(inputs, &attention, options.threads, |call| call.partial())?;
     let lse = give(like, partial.lse())?.unbind();
     Ok(Partial { state: T::hold(partial), lse })
 }
@@ -133,7 +134,8 @@ pub fn merge<'py>(
         let states = states.ok_or_else(|| {
             PyTypeError::new_err("partials: got partials of several dtypes, want those of one call's arrays")
         })?;
-        let merged = pool::across(py, None, |_| qkv::merge(states, sinks.as_deref()))?;
+        let merged = pool::across(py, None, |_| qkv::merge(states, sinks.as_deref()));
+        let merged = merged.map_err(|stop| stop.raised(&|_| None))?;
         let like = partials[0].get().lse.bind(py);
         let lse = merged.lse.filter(|_| return_lse).map(|lse| give(like, lse)).transpose()?;
         named(give(like, merged.output)?, None, lse)

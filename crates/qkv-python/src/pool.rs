@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use qkv::{Error, Progress};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::error::raised;
+use crate::error::Stop;
 
 /// How often Python is asked whether to stop.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -87,8 +87,8 @@ pub fn wanted(py: Python<'_>) -> PyResult<usize> {
 }
 
 /// Runs work on this thread, which is not attached to Python meanwhile. For what asks for no other thread.
-pub fn here<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error> + Send) -> PyResult<R> {
-    py.detach(work).map_err(raised)
+pub fn here<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Stop> {
+    py.detach(work).map_err(Stop::Error)
 }
 
 /// Runs work on the pool's threads, while this one waits for it and, now and then, lets Python handle signals; one that raises,
@@ -97,8 +97,8 @@ pub fn across<R: Send>(
     py: Python<'_>,
     threads: Option<usize>,
     work: impl FnOnce(&mut Progress<'_>) -> Result<R, Error> + Send,
-) -> PyResult<R> {
-    let pool = pools(py).get(threads)?;
+) -> Result<R, Stop> {
+    let pool = pools(py).get(threads).map_err(Stop::Python)?;
     let cancelled = AtomicBool::new(false);
     let mut interrupt = None;
     let result = py.detach(|| {
@@ -128,8 +128,8 @@ pub fn across<R: Send>(
         })
     });
     match (interrupt, result) {
-        (Some(interrupt), _) => Err(interrupt),
-        (None, Some(result)) => result.map_err(raised),
+        (Some(interrupt), _) => Err(Stop::Python(interrupt)),
+        (None, Some(result)) => result.map_err(Stop::Error),
         (None, None) => unreachable!("a scope resumes its tasks' panics"),
     }
 }

@@ -7,7 +7,7 @@ use qkv_view::scene::Shapes;
 
 use crate::array::{Number, give};
 use crate::call::{Inputs, named, zeros};
-use crate::error::raised;
+use crate::error::Stop;
 use crate::options::Options;
 use crate::pool;
 
@@ -23,7 +23,7 @@ pub fn reference<'py, T: Number>(
     let like = inputs.query.object();
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
     let call = views.call(&attention);
-    call.check().map_err(raised)?;
+    call.check().map_err(|error| inputs.raised(Stop::Error(error)))?;
     let Shapes { lead, len_query, len_key, dim_value, .. } = inputs.shapes();
     let heads = lead.last().copied().unwrap_or(1);
     let numbers = |last: &[usize]| zeros::<f64>(&[&lead[..], &[len_query], last].concat());
@@ -48,7 +48,8 @@ pub fn reference<'py, T: Number>(
             }
         }
         Ok(())
-    })?;
+    })
+    .map_err(|stop| inputs.raised(stop))?;
     let given = |array: Option<ArrayD<f64>>| array.map(|array| give(like, array)).transpose();
     named(give(like, output)?, given(weights)?, given(options.wanted.lse.then_some(lse))?)
 }

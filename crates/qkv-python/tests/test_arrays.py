@@ -196,7 +196,7 @@ def test_out_must_not_lie_in_an_input():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (grid((2, 3, 6, 5)).astype(">f4"), r"got an array of >f4, want this machine's byte order"),
+        (grid((2, 3, 6, 5)).astype(">f4"), r"got an array, of >f4, want this machine's byte order"),
         (grid((2, 3, 6, 5)).astype(np.complex64), "got dtype complex64, want float32"),
         (grid((2, 3, 6, 5)).astype(np.int32), "got dtype int32, want float32"),
         (grid((2, 3, 6, 5)).astype(np.longdouble), "got dtype float128, want float32|got dtype longdouble"),
@@ -224,12 +224,12 @@ def test_odd_addresses_are_refused():
     if odd.flags.aligned:
         pytest.skip("this NumPy has no unaligned arrays")
     with pytest.raises(
-        TypeError, match="value: got an array of float32, want whole numbers at aligned addresses"
+        TypeError, match="value: got an array at odd addresses, of float32, want an aligned one"
     ):
         qkv.scaled_dot_product_attention(query, key, odd)
     record = np.zeros((2, 3, 6, 5), np.dtype([("x", np.float32), ("tag", np.uint8)]))["x"]
     with pytest.raises(
-        TypeError, match="value: got an array of float32, want whole numbers at aligned addresses"
+        TypeError, match="value: got an array at odd addresses, of float32, want an aligned one"
     ):
         qkv.scaled_dot_product_attention(query, key, record)
 

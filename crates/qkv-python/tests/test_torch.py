@@ -284,7 +284,7 @@ print(qkv.torch.stats())
     ("make", "message"),
     [
         (lambda x: x.to("meta"), "query: got a Tensor on meta"),
-        (lambda x: x.to_sparse(), "query: got a Tensor on cpu that has no plain memory"),
+        (lambda x: x.to_sparse(), "query: got a Tensor on cpu, torch\.sparse_coo, without plain memory"),
         (lambda x: torch._efficientzerotensor(x.shape), "query: got a Tensor without memory"),
         (lambda x: x.to(torch.float8_e4m3fn), "query: got dtype float8_e4m3fn"),
         (lambda x: x.to(torch.complex64), "query: got dtype complex64"),

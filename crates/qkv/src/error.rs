@@ -58,6 +58,11 @@ impl Error {
         Self::Value { argument, got: got.to_string(), wanted: wanted.into(), hint: None }
     }
 
+    /// Of a number that may have any size: `1e300` is not written out.
+    pub(crate) fn number(argument: &'static str, got: f64, wanted: impl Into<String>) -> Self {
+        Self::value(argument, format!("{got:?}"), wanted)
+    }
+
     pub(crate) fn no_memory(what: &'static str, shape: &[usize]) -> Self {
         Self::Memory { what, shape: show_shape(shape) }
     }

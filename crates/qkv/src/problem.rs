@@ -230,7 +230,7 @@ impl Shapes {
             return Err(Error::shape("key", key, format!("(…, len_key, {dim}): the query's dim is {dim}")));
         }
         if key[rank - 2] != len_key {
-            let wanted = format!("(…, {}, dim_value): there are {0} keys", key[rank - 2]);
+            let wanted = format!("(…, {}, dim_value): one for each key", key[rank - 2]);
             return Err(Error::shape("value", value, wanted));
         }
         if with_heads(value) != key_heads {
@@ -280,7 +280,7 @@ fn batch_axes(rank: usize, query: &[usize], key: &[usize], value: &[usize]) -> R
 fn scale<A: Real>(given: Option<f64>, dim: usize) -> Result<f64, Error> {
     let scale = given.unwrap_or_else(|| if dim == 0 { 1.0 } else { 1.0 / (dim as f64).sqrt() });
     if !A::from_f64(scale).is_finite() {
-        return Err(Error::value("scale", scale, format!("a finite {}", A::NAME)));
+        return Err(Error::number("scale", scale, format!("a finite {}", A::NAME)));
     }
     Ok(scale)
 }
@@ -291,7 +291,7 @@ fn softcap<A: Real>(given: Option<f64>) -> Result<Option<f64>, Error> {
         rounded > A::ZERO && rounded.is_finite() && inverse > A::ZERO && inverse.is_finite()
     };
     match given {
-        Some(cap) if !fits(cap) => Err(Error::value(
+        Some(cap) if !fits(cap) => Err(Error::number(
             "softcap",
             cap,
             "a number above 0, finite as its inverse is; no softcap: leave it out",
@@ -459,7 +459,7 @@ fn biases<'a, A: Real>(attention: &'a Attention<'a>, shapes: &Shapes) -> Result<
             ));
         }
         if let Some(slope) = slopes.iter().find(|&&slope| !A::from_f64(slope).is_finite()) {
-            return Err(Error::value("alibi", slope, format!("slopes that are a finite {}", A::NAME)));
+            return Err(Error::number("alibi", *slope, format!("slopes that are a finite {}", A::NAME)));
         }
     }
     let lead = leading_axes(shapes, shapes.heads);
@@ -480,7 +480,9 @@ pub(crate) fn check_sinks<A: Real>(sinks: &[f64], heads: usize) -> Result<(), Er
     }
     let fits = |sink: f64| sink == f64::NEG_INFINITY || A::from_f64(sink).is_finite();
     match sinks.iter().find(|&&sink| !fits(sink)) {
-        Some(sink) => Err(Error::value("sinks", sink, format!("a finite {}, or -inf for no sink", A::NAME))),
+        Some(sink) => {
+            Err(Error::number("sinks", *sink, format!("a finite {}, or -inf for no sink", A::NAME)))
+        }
         None => Ok(()),
     }
 }

@@ -50,7 +50,7 @@ fn shapes_that_do_not_fit_one_another_are_refused() {
     of([q, &[2, 10, 8], v], "key: got shape (2, 10, 8), want 4 axes, as the query has");
     of([q, k, &[1, 1, 2, 10, 8]], "value: got shape (1, 1, 2, 10, 8), want 4 axes, as the query has");
     of([q, &[1, 2, 10, 7], v], "key: got shape (1, 2, 10, 7), want (…, len_key, 8): the query's dim is 8");
-    of([q, k, &[1, 2, 9, 8]], "value: got shape (1, 2, 9, 8), want (…, 10, dim_value): there are 10 keys");
+    of([q, k, &[1, 2, 9, 8]], "value: got shape (1, 2, 9, 8), want (…, 10, dim_value): one for each key");
     of(
         [q, k, &[1, 1, 10, 8]],
         "value: got shape (1, 1, 10, 8), want (…, 2, 10, dim_value) (there are 2 key heads)",
@@ -90,13 +90,13 @@ fn a_scale_or_softcap_that_is_no_number_for_the_arithmetic_is_refused() {
         refused_in::<f64>(&Attention::new().scale(scale), BASE, &message("f64"));
     }
     let large = Attention::new().scale(1e39);
-    refused(&large, BASE, &format!("scale: got {}, want a finite f32", 1e39));
+    refused(&large, BASE, &format!("scale: got {:?}, want a finite f32", 1e39));
     let [q, k, v] = grids::<f64>(BASE);
     assert!(large.forward(q.view(), k.view(), v.view()).is_ok());
 
     for cap in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, 1e-40, 1e39] {
         let wanted = "a number above 0, finite as its inverse is; no softcap: leave it out";
-        refused(&Attention::new().softcap(cap), BASE, &format!("softcap: got {cap}, want {wanted}"));
+        refused(&Attention::new().softcap(cap), BASE, &format!("softcap: got {cap:?}, want {wanted}"));
     }
     assert!(Attention::new().softcap(1e-40).forward(q.view(), k.view(), v.view()).is_ok());
 }
@@ -205,13 +205,13 @@ fn sinks_and_slopes_are_one_finite_number_for_each_head() {
     let count = "sinks: got shape (1,), want (2,): one for each query head";
     refused(&plain.clone().sinks([1.0]), BASE, count);
     for sink in [f64::NAN, f64::INFINITY, 1e39] {
-        let message = format!("sinks: got {sink}, want a finite f32, or -inf for no sink");
+        let message = format!("sinks: got {sink:?}, want a finite f32, or -inf for no sink");
         refused(&plain.clone().sinks([0.0, sink]), BASE, &message);
     }
     let slopes = |slopes: &[f64]| plain.clone().alibi(Alibi::Slopes(slopes.to_vec()));
     refused(&slopes(&[1.0; 3]), BASE, "alibi: got shape (3,), want (2,): one for each head");
     for slope in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e39] {
-        let message = format!("alibi: got {slope}, want slopes that are a finite f32");
+        let message = format!("alibi: got {slope:?}, want slopes that are a finite f32");
         refused(&slopes(&[0.5, slope]), BASE, &message);
     }
 }

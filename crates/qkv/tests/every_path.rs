@@ -166,8 +166,15 @@ fn run_case<T: Element>(case: &Case) {
         same_bits("output alone", alone.view(), oracle.output.view());
         let mut into = laid_out(&oracle.output.mapv(|_| T::round(Real::from_f64(f64::NAN))), layout);
         if let Some(output) = into.view_mut() {
-            fast.forward_into(query.view(), key.view(), value.view(), output).unwrap();
-            same_bits("forward_into", into.view(), oracle.output.view());
+            let call = fast.call(query.view(), key.view(), value.view()).lse().weights();
+            let extras = call.run_into(output).unwrap();
+            same_bits("run_into", into.view(), oracle.output.view());
+            same_bits("run_into, lse", extras.lse.unwrap().view(), oracle.lse.as_ref().unwrap().view());
+            same_bits(
+                "run_into, weights",
+                extras.weights.unwrap().view(),
+                oracle.weights.as_ref().unwrap().view(),
+            );
         }
         let trace = fast.trace(query.view(), key.view(), value.view()).unwrap();
         for (stage, traced) in [

@@ -98,7 +98,9 @@ fn a_small_call_stays_on_its_thread() {
         };
         let attention = Attention::new().mask_fn(&note);
         let [q, k, v] = arrays.each_ref().map(|array| array.view());
-        let plan = attention.call(q, k, v).plan().unwrap();
+        let call = attention.call(q, k, v);
+        let plan = call.plan().unwrap();
+        assert_eq!(call.asks_for_threads(), plan.threads > 1);
         attention.forward(q, k, v).unwrap();
         (plan.path, plan.threads, threads.lock().unwrap().clone())
     };
@@ -122,7 +124,14 @@ fn a_small_call_stays_on_its_thread() {
     let small = arrays::<f32, Ix4>([&[2, 4, 5, 8]; 3]);
     let [q, k, v] = small.each_ref().map(|array| array.view());
     let attention = Attention::new().mask(mask.view());
-    attention.call(q, k, v).lse().weights().run().unwrap();
+    let call = attention.call(q, k, v).lse().weights();
+    assert!(!call.asks_for_threads());
+    call.run().unwrap();
+    // Stored masks that are large beside the call are sorted by many threads.
+    let mask = Array2::from_elem((400, 400), true);
+    let rows = Array2::<f32>::zeros((400, 1));
+    let attention = Attention::new().mask(mask.view());
+    assert!(attention.call(rows.view(), rows.view(), rows.view()).asks_for_threads());
     // The global pool can be made but once, so none of these calls has made it.
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
 }

@@ -22,14 +22,17 @@ class AttentionResult(tuple, Generic[Array]):
     weights: Array
     lse: Array
 
+    def __repr__(self):
+        return f"AttentionResult({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
-class OutputAndWeights(namedtuple("AttentionResult", ["output", "weights"]), AttentionResult):
+
+class OutputAndWeights(AttentionResult, namedtuple("_", ["output", "weights"])):
     __slots__ = ()
 
 
-class OutputAndLse(namedtuple("AttentionResult", ["output", "lse"]), AttentionResult):
+class OutputAndLse(AttentionResult, namedtuple("_", ["output", "lse"])):
     __slots__ = ()
 
 
-class OutputWeightsAndLse(namedtuple("AttentionResult", ["output", "weights", "lse"]), AttentionResult):
+class OutputWeightsAndLse(AttentionResult, namedtuple("_", ["output", "weights", "lse"])):
     __slots__ = ()
