@@ -1,7 +1,6 @@
 """Attention engines on the CPU against this one: the same numbers, the same threads, interleaved.
 
-    python -m venv venv && venv/bin/pip install -r benches/peers/requirements.txt
-    venv/bin/pip install ./crates/qkv-python
+    python -m venv venv && venv/bin/pip install -r benches/peers/requirements.txt ./crates/qkv-python
     venv/bin/python benches/peers/compare.py                      # all cases; prints the tables
     venv/bin/python benches/peers/compare.py --write              # puts them into BENCHMARKS.md
     venv/bin/python benches/peers/compare.py --cases 'decode-*,tiny' --peers torch,ggml --rounds 9
