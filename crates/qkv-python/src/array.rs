@@ -109,6 +109,12 @@ impl<'py> Array<'py> {
         }
         // Types of other sizes are not read.
         let size = dtype.element_size();
+        if !fits(&shape, &strides, size) {
+            return Err(PyValueError::new_err(format!(
+                "{argument}: got shape {}, want one whose elements a machine word can count",
+                show::shape(&shape)
+            )));
+        }
         if !is_empty && size.is_power_of_two() && !data.addr().is_multiple_of(size) {
             return Err(PyTypeError::new_err(format!(
                 "{argument}: got numbers at odd addresses, want aligned ones (a copy)"
@@ -173,11 +179,18 @@ impl<'py> Array<'py> {
     }
 
     /// Repeats an axis, if it has length 1, without a copy.
-    pub fn repeat(&mut self, axis: usize, extent: usize) {
+    ///
+    /// # Errors
+    /// If there are more elements then than a machine word can count.
+    pub fn repeat(&mut self, axis: usize, extent: usize) -> PyResult<()> {
         if self.shape[axis] == 1 {
             self.shape[axis] = extent;
             self.strides[axis] = 0;
         }
+        if fits(&self.shape, &self.strides, self.dtype.element_size()) {
+            return Ok(());
+        }
+        Err(self.wrong_shape(&format!("one that can be repeated for {extent} heads")))
     }
 
     /// The shape for errors: as it was given, and as it is read where that differs.
@@ -249,7 +262,7 @@ impl<'py> Array<'py> {
             let message = format!("{}: got a boolean whose byte is {largest}, want 0 or 1", self.argument);
             return Err(PyValueError::new_err(message));
         }
-        // SAFETY: each byte is 0 or 1, as just seen.
+        // SAFETY: each byte is 0 or 1, as just seen; who writes others meanwhile does what `view` tells of.
         Ok(unsafe { self.view() })
     }
 
@@ -257,7 +270,10 @@ impl<'py> Array<'py> {
     ///
     /// # Errors
     /// If they have another type, may not be written, or lie in one another's place.
-    pub fn numbers_mut<T: DlpackElement>(&mut self) -> PyResult<ArrayViewMutD<'_, T>> {
+    ///
+    /// # Safety
+    /// No other view may be of the same memory: see [`overlaps`](Self::overlaps).
+    pub unsafe fn numbers_mut<T: DlpackElement>(&mut self) -> PyResult<ArrayViewMutD<'_, T>> {
         if !self.dtype.is::<T>() {
             return Err(self.wrong_dtype(&format!("{}, as the query has", name_of(T::DTYPE))));
         }
@@ -272,7 +288,7 @@ impl<'py> Array<'py> {
         }
         let Layout { shape, strides, reversed, data } = self.layout();
         let shape = IxDyn(&shape).strides(IxDyn(&strides));
-        // SAFETY: as in `view`; no two elements share an address, and inputs lie elsewhere, as the caller has seen.
+        // SAFETY: as in `view`; no two elements share an address, and other views lie elsewhere, as the caller has seen.
         let mut view = unsafe { ArrayViewMutD::from_shape_ptr(shape, data.cast().as_ptr()) };
         reversed.into_iter().for_each(|axis| view.invert_axis(Axis(axis)));
         Ok(view)
@@ -283,8 +299,9 @@ impl<'py> Array<'py> {
     unsafe fn view<T>(&self) -> ArrayViewD<'_, T> {
         let Layout { shape, strides, reversed, data } = self.layout();
         let shape = IxDyn(&shape).strides(IxDyn(&strides));
-        // SAFETY: the owner says that these elements are there and aligned, and holds them while `object` is held. That another
-        // thread writes to them meanwhile is as undefined as it is for the owner's own library.
+        // SAFETY: the owner says that these elements are there and aligned, and holds them while `object` and `_tensor` are held;
+        // `fits` has seen that offsets do not overflow. That another thread writes to them or takes their memory away meanwhile
+        // is as undefined as it is for the owner's own functions, which let go of the interpreter too.
         let mut view = unsafe { ArrayView::from_shape_ptr(shape, data.cast().as_ptr()) };
         reversed.into_iter().for_each(|axis| view.invert_axis(Axis(axis)));
         view
@@ -375,6 +392,20 @@ struct Layout {
     reversed: Axes<usize>,
     /// The lowest address.
     data: NonNull<u8>,
+}
+
+/// Whether extents multiply, and steps add up to bytes, without overflow: what `ndarray` asks of a view.
+fn fits(shape: &[usize], strides: &[isize], size: usize) -> bool {
+    let most = isize::MAX as usize;
+    let count = shape
+        .iter()
+        .filter(|&&extent| extent > 0)
+        .try_fold(1usize, |count, &extent| count.checked_mul(extent));
+    let reach = shape.iter().zip(strides).try_fold(1usize, |reach, (&extent, step)| {
+        extent.saturating_sub(1).checked_mul(step.unsigned_abs())?.checked_add(reach)
+    });
+    let bytes = reach.and_then(|reach| reach.checked_mul(size));
+    count.is_some_and(|count| count <= most) && bytes.is_some_and(|bytes| bytes <= most)
 }
 
 /// A dtype's name where no library gives it one: `float32`.

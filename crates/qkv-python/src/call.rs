@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::array::{Array, Number, give};
 use crate::error::Stop;
 use crate::options::Options;
-use crate::{pool, source};
+use crate::{exported, pool, source};
 
 type Extents = SmallVec<[usize; 4]>;
 
@@ -44,6 +44,7 @@ impl<'py> Inputs<'py> {
                 return Err(other.wrong_dtype(&wanted));
             }
         }
+        exported::check(inputs.query.object())?;
         for array in inputs.each() {
             if array.shape().len() < 2 {
                 return Err(array.wrong_shape("(len, dim) or (…, heads, len, dim)"));
@@ -72,11 +73,11 @@ impl<'py> Inputs<'py> {
                  enable_gqa=True, where query heads share keys and values in groups"
             )));
         }
-        self.query.repeat(axis, most);
+        self.query.repeat(axis, most)?;
         // One of each is shared by all.
         if key != value {
-            self.key.repeat(axis, most);
-            self.value.repeat(axis, most);
+            self.key.repeat(axis, most)?;
+            self.value.repeat(axis, most)?;
         }
         Ok(())
     }
@@ -124,14 +125,12 @@ impl<'py> Inputs<'py> {
     pub fn output_shape(&self) -> Extents {
         let [query, key, value] = self.each().map(Array::shape);
         let mut shape = Extents::from(query);
-        let Some(lead) = shape.len().checked_sub(3) else { return shape };
-        for axis in 0..lead {
+        for axis in 0..shape.len().saturating_sub(3) {
             let extents = [query[axis], key[axis], value[axis]];
             shape[axis] = extents.into_iter().find(|&extent| extent != 1).unwrap_or(1);
         }
-        if let Some(dim) = shape.last_mut() {
-            *dim = value[value.len() - 1];
-        }
+        let last = shape.len() - 1;
+        shape[last] = value[last];
         shape
     }
 }
@@ -201,7 +200,9 @@ pub fn attend<'py, T: Number>(
         PyResult::Ok((extras.weights, extras.lse))
     };
     let (output, (weights, lse)) = if let Some(mut out) = out {
-        let extras = run_into(out.numbers_mut()?)?;
+        // SAFETY: `check_out` has seen that it lies apart from all inputs.
+        let extras = run_into(unsafe { out.numbers_mut()? })?;
+        source::written(out.object())?;
         (out.object().clone(), extras)
     } else if options.positions_first {
         let mut shape = inputs.output_shape();

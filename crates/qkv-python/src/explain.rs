@@ -16,7 +16,6 @@ use qkv_view::{show, text};
 
 use crate::array::{Array, Number};
 use crate::call::Inputs;
-use crate::error::Stop;
 use crate::options::Options;
 
 /// Queries and keys that are shown where it is not said which: what fits 80 columns.
@@ -75,6 +74,11 @@ impl Place {
             let wanted = format!("a range that is not empty, within (0, {count})");
             Err(PyValueError::new_err(format!("{argument}: got ({start}, {end}), want {wanted}")))
         };
+        if let Some(tokens) = shown.tokens.as_ref().filter(|tokens| tokens.len() != shapes.len_key) {
+            let (got, wanted) = (tokens.len(), show::count(shapes.len_key, "key"));
+            let message = format!("tokens: got {got} of them, want one for each of {wanted}");
+            return Err(PyValueError::new_err(message));
+        }
         let queries = match (shown.row, &shown.queries) {
             (Some(row), _) => row..row + 1,
             (None, Some(range)) => within("queries", range, shapes.len_query)?,
@@ -104,7 +108,7 @@ impl Place {
 pub fn explain<'py, T: Number>(inputs: &Inputs<'py>, options: &Options<'py>) -> PyResult<Bound<'py, PyDict>> {
     let py = inputs.query.object().py();
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
-    views.call(&attention).check().map_err(|error| inputs.raised(Stop::Error(error)))?;
+    views.compute(inputs, &attention, options.threads, |call| call.check())?;
     let shapes = inputs.shapes();
     let place = Place::new(&options.shown, &shapes)?;
     let (queries, row) = (place.queries.clone(), options.shown.row);
@@ -139,7 +143,6 @@ fn scene<'t>(
     options: &Options<'_>,
 ) -> Scene<'t> {
     let default = 1.0 / (shapes.dim.max(1) as f64).sqrt();
-    let tokens = options.shown.tokens.clone().filter(|tokens| tokens.len() == shapes.len_key);
     Scene {
         trace,
         masks: masks(options, &shapes),
@@ -154,7 +157,7 @@ fn scene<'t>(
         },
         softcap: options.softcap,
         biased: options.alibi_slopes.is_some() || options.attn_mask().is_some_and(Array::is_floating),
-        tokens,
+        tokens: options.shown.tokens.clone(),
         shapes,
     }
 }

@@ -18,7 +18,7 @@ mod source;
 
 use pyo3::prelude::*;
 
-/// The engine, as the package's Python modules see it; `__init__.pyi` documents what each takes and returns.
+/// The engine, as the package's Python modules see it; `_qkv.pyi` has its types.
 #[pymodule]
 mod _qkv {
     use pyo3::prelude::*;

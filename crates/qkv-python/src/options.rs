@@ -190,7 +190,7 @@ impl<'py> Options<'py> {
             "threads" => self.threads = Some(given.threads()?),
             "return_weights" => self.wanted.weights = given.boolean()?,
             "return_lse" => self.wanted.lse = given.boolean()?,
-            "out" => self.out = Some(source::read(given.name, &given.value)?),
+            "out" => self.out = Some(source::read_to_write(given.name, &given.value)?),
             "stage" => self.stage = Some(given.one_of(STAGES)?),
             "batch" => self.shown.batch = given.index()?,
             "head" => self.shown.head = given.index()?,

@@ -7,7 +7,6 @@ use qkv_view::scene::Shapes;
 
 use crate::array::{Number, give};
 use crate::call::{Inputs, named, zeros};
-use crate::error::Stop;
 use crate::options::Options;
 use crate::pool;
 
@@ -22,8 +21,7 @@ pub fn reference<'py, T: Number>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let like = inputs.query.object();
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
-    let call = views.call(&attention);
-    call.check().map_err(|error| inputs.raised(Stop::Error(error)))?;
+    views.compute(inputs, &attention, options.threads, |call| call.check())?;
     let Shapes { lead, len_query, len_key, dim_value, .. } = inputs.shapes();
     let heads = lead.last().copied().unwrap_or(1);
     let numbers = |last: &[usize]| zeros::<f64>(&[&lead[..], &[len_query], last].concat());

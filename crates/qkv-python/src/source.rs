@@ -1,13 +1,13 @@
 //! Python's objects as arrays: NumPy's are read through their C structure, tensors through DLPack's C exchange where their library
 //! has it and `__dlpack__` where not; lists and buffers become NumPy arrays first.
 
+use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLDeviceType};
 use dlpark::python::consumer::exchange::ExchangeApi;
-use dlpark::python::{dlpack_device, from_dlpack};
-use dlpark::{DlpackFlags, TensorRef};
+use dlpark::python::{ImportedDlpack, dlpack_device, from_dlpack};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyType};
@@ -20,27 +20,59 @@ pub fn read<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         return from_numpy(argument, array);
     }
-    if let Some(api) = ExchangeApi::from_object(object.as_borrowed())? {
-        let object = checked_tensor(argument, object)?;
-        let memory = api.with_tensor_view_no_sync(object.as_borrowed(), |tensor, _| {
-            // SAFETY: the producer has just filled it in; shape and strides stay readable while the tensor lives and the interpreter
-            // is held.
-            let tensor = unsafe { TensorRef::from_raw(tensor) };
-            memory(argument, tensor.map_err(|error| bad(argument, error))?)
-        });
-        return Array::new(argument, &object, memory.map_err(|_| unreadable(argument, &object))??);
-    }
-    if object.hasattr("__dlpack__")? {
-        let object = checked_tensor(argument, object)?;
-        on_cpu(argument, dlpack_device(object.as_borrowed())?)?;
-        let tensor = from_dlpack(object.as_borrowed(), None, None);
-        let tensor = tensor.map_err(|_| unreadable(argument, &object))?;
-        let mut memory = memory(argument, tensor.validate().map_err(|error| bad(argument, error))?)?;
-        memory.is_writable = !tensor.flags().contains(DlpackFlags::READ_ONLY);
-        memory.tensor = Some(tensor);
-        return Array::new(argument, &object, memory);
+    if is_tensor(object)? {
+        // A view that is only marked as negated has other numbers in memory.
+        let is_negated = ask(object, "is_neg")?;
+        let object = if is_negated { object.call_method0("resolve_neg")? } else { object.clone() };
+        return from_tensor(argument, &object);
     }
     from_other(argument, object)
+}
+
+/// An array that is written, and not a copy of it.
+///
+/// # Errors
+/// As [`read`], and if the object is nothing that can be written in place.
+pub fn read_to_write<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return from_numpy(argument, array);
+    }
+    if !is_tensor(object)? || ask(object, "is_neg")? {
+        let wanted = "an array or tensor that is written in place";
+        return Err(PyTypeError::new_err(format!("{argument}: got {}, want {wanted}", type_name(object))));
+    }
+    from_tensor(argument, object)
+}
+
+/// Tells torch that a tensor of its own was written.
+pub fn written(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    if object.hasattr("__torch_function__")? && !ask(object, "is_inference")? {
+        let graph = torch(object.py())?.getattr("autograd")?.getattr("graph")?;
+        graph.call_method1("increment_version", (object,))?;
+    }
+    Ok(())
+}
+
+/// Whether an object hands its memory over by DLPack.
+fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(object.get_type().hasattr(pyo3::intern!(object.py(), "__dlpack__"))?)
+}
+
+fn from_tensor<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    check_tensor(argument, object)?;
+    let unreadable = |error| replaced(error, unreadable(argument, object));
+    let tensor = match ExchangeApi::from_object(object.as_borrowed())? {
+        Some(api) => {
+            let tensor = api.import_managed_no_sync(object.as_borrowed()).map_err(unreadable)?;
+            ImportedDlpack::Versioned(tensor.into_parts().0)
+        }
+        None => {
+            on_cpu(argument, dlpack_device(object.as_borrowed())?)?;
+            from_dlpack(object.as_borrowed(), None, None).map_err(unreadable)?
+        }
+    };
+    let memory = memory(argument, tensor)?;
+    Array::new(argument, object, memory)
 }
 
 fn from_numpy<'py>(argument: &'static str, array: &Bound<'py, PyUntypedArray>) -> PyResult<Array<'py>> {
@@ -67,7 +99,7 @@ fn from_numpy<'py>(argument: &'static str, array: &Bound<'py, PyUntypedArray>) -
     if !array.is_empty() && !(fit && array.is_aligned()) {
         return wrong("an array at odd addresses", "an aligned one (array.copy())");
     }
-    if array.hasattr("_fill_value")? {
+    if is_masked(array)? {
         return wrong("a masked array", "a plain one, and a mask as attn_mask (array.filled())");
     }
     // SAFETY: the array is alive, and its structure is read while the interpreter is held.
@@ -83,17 +115,30 @@ fn from_numpy<'py>(argument: &'static str, array: &Bound<'py, PyUntypedArray>) -
     Array::new(argument, array.as_any(), memory)
 }
 
-fn memory(argument: &str, tensor: TensorRef<'_>) -> PyResult<Memory> {
+fn memory(argument: &str, imported: ImportedDlpack) -> PyResult<Memory> {
+    let tensor = imported.validate().map_err(|error| bad(argument, error))?;
     on_cpu(argument, tensor.device())?;
     let strides = tensor.strides_or_compact().map_err(|error| bad(argument, error))?;
+    // Without memory there is none at an offset either.
+    let offset = if tensor.data_ptr().is_null() { 0 } else { tensor.byte_offset() as usize };
+    let unwritable = DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED;
     Ok(Memory {
         dtype: tensor.dtype(),
         shape: tensor.shape().iter().map(|&extent| extent as usize).collect(),
         strides: strides.iter().map(|&step| step as isize).collect(),
-        data: tensor.data_ptr().cast_mut().cast::<u8>().wrapping_add(tensor.byte_offset() as usize),
-        is_writable: true,
-        tensor: None,
+        data: tensor.data_ptr().cast_mut().cast::<u8>().wrapping_add(offset),
+        is_writable: !imported.flags().intersects(unwritable),
+        tensor: Some(imported),
     })
+}
+
+/// Whether an array has a mask of its own, which its memory does not hold.
+fn is_masked(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
+    if array.is_exact_instance_of::<PyUntypedArray>() {
+        return Ok(false);
+    }
+    let class = array.py().import("numpy.ma")?.getattr("MaskedArray")?;
+    array.is_instance(&class)
 }
 
 /// Lists and buffers, by way of NumPy.
@@ -114,7 +159,7 @@ fn from_other<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResu
         return Err(no_array());
     }
     let numpy = object.py().import("numpy")?;
-    let array = numpy.call_method1("asarray", (object,)).map_err(|_| no_array())?;
+    let array = numpy.call_method1("asarray", (object,)).map_err(|error| replaced(error, no_array()))?;
     let array = array.cast_into::<PyUntypedArray>()?;
     // What NumPy knows nothing of comes as one object.
     if array.dtype().kind() == b'O' {
@@ -123,26 +168,33 @@ fn from_other<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResu
     from_numpy(argument, &array)
 }
 
-/// A tensor whose memory holds its numbers, and nothing that goes lost when they are read.
-fn checked_tensor<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let py = object.py();
+/// Refuses a tensor whose memory does not hold its numbers, or of which something would get lost.
+fn check_tensor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !object.hasattr(pyo3::intern!(object.py(), "__torch_function__"))? {
+        return Ok(());
+    }
     refuse_gradients(argument, object)?;
     if !is_plain(object)? {
+        let is_mask = argument == "attn_mask";
+        let mend =
+            if is_mask { " (is_causal=True or causal=\"bottom-right\" for a causal mask)" } else { "" };
         return Err(PyTypeError::new_err(format!(
-            "{argument}: got a {}, a tensor of a class that has its own functions, want a plain one{}",
+            "{argument}: got a {}, a tensor of a class that has its own functions, want a plain one{mend}",
             type_name(object),
-            if argument == "attn_mask" {
-                " (is_causal=True or causal=\"bottom-right\" for a causal mask)"
-            } else {
-                ""
-            }
         )));
     }
-    // A view that is only marked as negated has other numbers in memory.
-    match object.getattr_opt(pyo3::intern!(py, "is_neg"))? {
-        Some(is_neg) if is_neg.call0()?.is_truthy()? => object.call_method0("resolve_neg"),
-        _ => Ok(object.clone()),
+    if ask(object, "_is_zerotensor")? {
+        return Err(PyTypeError::new_err(format!(
+            "{argument}: got a {} without memory, of zeros, want one with numbers",
+            type_name(object)
+        )));
     }
+    Ok(())
+}
+
+/// What a method says that takes nothing and says yes or no; no, where there is none.
+fn ask(object: &Bound<'_, PyAny>, method: &str) -> PyResult<bool> {
+    object.getattr_opt(method)?.map_or(Ok(false), |method| method.call0()?.is_truthy())
 }
 
 /// Refuses a tensor that gradients are recorded of, backward or forward.
@@ -151,7 +203,10 @@ fn checked_tensor<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<B
 /// If it is one.
 pub fn refuse_gradients(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = object.py();
-    let Some(requires_grad) = object.getattr_opt(pyo3::intern!(py, "requires_grad"))? else { return Ok(()) };
+    if !object.hasattr(pyo3::intern!(py, "__torch_function__"))? {
+        return Ok(());
+    }
+    let requires_grad = object.getattr(pyo3::intern!(py, "requires_grad"))?;
     let refused = |mend: &str| {
         Err(PyNotImplementedError::new_err(format!(
             "{argument}: got a tensor that requires gradients, which qkv does not compute yet; want {mend}"
@@ -227,6 +282,17 @@ fn unreadable(argument: &str, object: &Bound<'_, PyAny>) -> PyErr {
         "{argument}: got a {}{place}{layout}, without plain memory to read, want a dense one in the CPU's memory",
         type_name(object)
     ))
+}
+
+/// An error in our words, caused by one in another library's; what is no error of the input stays as it is.
+fn replaced(cause: PyErr, error: PyErr) -> PyErr {
+    Python::attach(|py| {
+        if !cause.is_instance_of::<PyException>(py) || cause.is_instance_of::<PyMemoryError>(py) {
+            return cause;
+        }
+        error.set_cause(py, Some(cause));
+        error
+    })
 }
 
 fn bad(argument: &str, error: impl std::fmt::Display) -> PyErr {

@@ -349,3 +349,37 @@ def test_a_result_without_room_is_a_memory_error():
     query = np.broadcast_to(np.zeros((1, 1), np.float32), (1 << 40, 1))
     with pytest.raises(MemoryError, match="no memory for an array of shape"):
         SDPA(query, np.zeros((0, 1), np.float32), np.zeros((0, 64), np.float32))
+
+
+@pytest.mark.parametrize("dim_value", [3, 8, 11])
+def test_one_head_without_an_axis(dim_value):
+    query, key, value = grid((5, 8), 0), grid((7, 8), 1), grid((7, dim_value), 2)
+    expected = textbook(query, key, value)[0]
+    close(SDPA(query, key, value), expected)
+    close(qkv.reference(query, key, value), expected, 1e-12)
+    out = np.empty((5, dim_value), np.float32)
+    assert SDPA(query, key, value, out=out) is out
+    close(out, expected)
+    close(qkv.merge(qkv.partial(query, key, value)), expected)
+    told = qkv.explain(query, key, value, print=False)["steps"][-1]
+    close(told["values"], expected, 1e-6)
+
+
+def test_tokens_are_one_for_each_key():
+    with pytest.raises(ValueError, match="tokens: got 1 of them, want one for each of 7 keys"):
+        qkv.explain(*arrays(), tokens=["a"], print=False)
+
+
+def test_more_elements_than_can_be_counted_are_refused():
+    query = np.broadcast_to(np.zeros((1, 1, 1), np.float32), (1, 1 << 40, 1))
+    key = np.broadcast_to(np.zeros((1, 1, 1), np.float32), (1 << 30, 7, 1))
+    with pytest.raises(
+        ValueError, match=r"query: got shape .*, want one that can be repeated for 1073741824 heads"
+    ):
+        SDPA(query, key, key)
+
+
+def test_a_masked_array_is_refused():
+    query, key, value = arrays()
+    with pytest.raises(TypeError, match="key: got a masked array, of float32, want a plain one"):
+        SDPA(query, np.ma.masked_less(key, 0), value)

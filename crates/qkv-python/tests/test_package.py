@@ -48,9 +48,9 @@ def test_torchs_arguments_come_first_by_their_names():
     ]  # fmt: skip
 
 
-def test_types_are_those_of_the_compiled_part():
+def test_types_are_those_of_the_compiled_part(tmp_path):
     pytest.importorskip("mypy", reason="mypy compares the stub with the module")
     assert (FOLDER / "py.typed").exists()
     command = [sys.executable, "-m", "mypy.stubtest", "qkv._qkv"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parent)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -224,3 +224,29 @@ print(qkv.scaled_dot_product_attention(x, x, x, softcap=3.0).tobytes().hex())
     )
     name, numbers = result.stdout.splitlines()
     assert name == "portable" and numbers == expected.tobytes().hex()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_no_call_leaves_threads_that_a_child_would_wait_for():
+    """Small calls with a large mask, which many threads sort."""
+    result = run("""
+import os, numpy as np, qkv
+x, mask = grid((400, 2)), np.ones((400, 400), bool)
+def all_calls():
+    qkv.scaled_dot_product_attention(x, x, x, mask, return_weights=True)
+    qkv.explain(x, x, x, mask, row=1, print=False)
+    qkv.reference(x[:2], x, x, mask[:2])
+    qkv.reference(x, x, x, mask)
+    qkv.plan(x, x, x, mask)
+    qkv.scores(x, x, x, mask)
+    qkv.merge(qkv.partial(x, x, x, mask))
+    qkv.attention(x, x, x, mask)
+all_calls()
+child = os.fork()
+if child:
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status))
+all_calls()
+os._exit(7)
+""")
+    assert (result.returncode, result.stderr) == (7, "")

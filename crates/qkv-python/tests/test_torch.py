@@ -334,3 +334,67 @@ def test_results_are_tensors_of_full_right():
     assert type(mixed).__module__ == "numpy"
     mixed = qkv.scaled_dot_product_attention(query, key.numpy(), value.numpy(), MASK.numpy())
     assert isinstance(mixed, torch.Tensor)
+
+
+def test_blocks_of_two_threads_may_overlap():
+    own = F.scaled_dot_product_attention
+    first, second = qkv.torch.sdpa(), qkv.torch.sdpa()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert qkv.torch.is_installed()
+    second.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is own
+
+
+def test_forward_derivatives_and_fakes_stay_with_torch():
+    query, key, value = tensors()
+    with torch.autograd.forward_ad.dual_level(), qkv.torch.sdpa():
+        dual = torch.autograd.forward_ad.make_dual(query, torch.ones_like(query))
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            output = F.scaled_dot_product_attention(dual, key, value)
+        assert torch.autograd.forward_ad.unpack_dual(output).tangent is not None
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(tensor) for tensor in (query, key, value)]
+    with qkv.torch.sdpa():
+        assert F.scaled_dot_product_attention(*fakes).shape == (2, 4, 5, 6)
+    assert qkv.torch.stats()["qkv"] == 0
+
+
+def test_the_operator_takes_what_the_function_takes():
+    query, key, value = tensors()
+    options = {"sinks": [0.5, 1.0, -1.0, 0.0], "alibi_slopes": [1.0, 0.5, 0.25, 0.125], "is_causal": None}
+    options |= {"key_lengths": 3, "segment_ids": ([0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 0, 0]), "scale": None}
+    expected = qkv.scaled_dot_product_attention(
+        query, key, value, **options | {"segment_ids": tuple(map(torch.tensor, options["segment_ids"]))}
+    )
+    all_equal(qkv.torch.attention(query, key, value, None, None, **options), expected)
+
+
+def test_torch_knows_that_out_was_written():
+    query, key, value = tensors()
+    out, weights = torch.empty(2, 4, 5, 6), torch.ones(2, 4, 5, 6, requires_grad=True)
+    product = (weights * out).sum()
+    qkv.scaled_dot_product_attention(query, key, value, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.complex(torch.zeros(2, 4, 5, 6), torch.ones(2, 4, 5, 6)).conj().imag,
+        lambda: torch.empty(2, 4, 5, 6).tolist(),
+    ],
+    ids=["negated", "list"],
+)
+def test_out_is_written_in_place_or_refused(make):
+    with pytest.raises(TypeError, match=r"out: got (Tensor|list), want an array or tensor that is written"):
+        qkv.scaled_dot_product_attention(*tensors(), out=make())
+
+
+def test_a_view_of_no_memory_is_refused():
+    query, key, value = tensors()
+    zero = torch._efficientzerotensor((2, *query.shape))[1]
+    with pytest.raises(TypeError, match="query: got a Tensor without memory"):
+        qkv.scaled_dot_product_attention(zero, key, value)

@@ -28,7 +28,8 @@ pub(crate) fn threads(terms: &Terms<'_>, rows: usize) -> usize {
 }
 
 fn is_small(rows: usize, len_key: usize, dims: usize) -> bool {
-    rows.saturating_mul(len_key).saturating_mul(2).saturating_mul(dims) < ALONE
+    // Pairs of vectors without numbers are looked at all the same.
+    rows.saturating_mul(len_key).saturating_mul(2).saturating_mul(dims.max(1)) < ALONE
 }
 
 /// Whether a call of these queries, keys and values asks for threads, from their shapes alone, which need not fit; so do stored masks

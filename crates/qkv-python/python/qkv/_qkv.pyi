@@ -42,19 +42,21 @@ class _Options(TypedDict, total=False):
     key_lengths: _Counts | None
     segment_ids: Any
     alibi_slopes: Any
-    sinks: Any
     layout: _Layout
     seed: int | None
     threads: int | None
 
-class _Reference(_Options, total=False):
+class _WithSinks(_Options, total=False):
+    sinks: Any
+
+class _Reference(_WithSinks, total=False):
     return_weights: bool
     return_lse: bool
 
-class _Scores(_Options, total=False):
+class _Scores(_WithSinks, total=False):
     stage: Literal["raw", "scaled", "softcapped", "masked", "weights"]
 
-class _Shown(_Options, total=False):
+class _Shown(_WithSinks, total=False):
     batch: int
     head: int
     queries: tuple[int, int] | None
@@ -144,7 +146,7 @@ def plan(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    **options: Unpack[_Options],
+    **options: Unpack[_WithSinks],
 ) -> Plan: ...
 def reference(
     query: _Array,

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_TYPES = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+_TYPES = (torch.Tensor, torch.nn.Parameter)
 _torch_sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -115,7 +115,8 @@ def _fake(
         batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in each))
         heads = [tensor.shape[head_axis] for tensor in each]
         # Without groups, one query head serves for all.
-        lead = (*batch, heads[0] if enable_gqa else max(heads))
+        shared = next((extent for extent in heads if extent != 1), 1)
+        lead = (*batch, heads[0] if enable_gqa else shared)
         len_query, len_key = (tensor.shape[len_axis] for tensor in each[:2])
     shape = (*lead, len_query, value.shape[-1])
     if layout == "bshd":
@@ -152,18 +153,19 @@ def attention(
     key_lengths=None,
     prefix=None,
     segment_ids=None,
+    alibi_slopes=None,
+    sinks=None,
     out=None,
     seed=None,
     threads=None,
     **options,
 ):
-    """``qkv.scaled_dot_product_attention`` as an operator of torch's: for graphs, ``torch.export`` among
-    them.
+    """``qkv.scaled_dot_product_attention`` as an operator of torch's: for graphs, and for ``torch.export``.
 
-    Takes its arguments but ``out`` and ``threads``, and returns the same. Raises NotImplementedError on the
-    way back where gradients are recorded, and for dropout.
+    Takes its arguments but ``out`` and ``threads``, and returns the same. Raises NotImplementedError for
+    dropout, and on the way back where gradients are recorded.
     """
-    if dropout_p != 0.0:
+    if dropout_p:
         raise NotImplementedError(f"dropout_p: got {dropout_p}, want 0.0: qkv does not drop weights yet")
     if out is not None or threads is not None:
         raise TypeError(
@@ -171,21 +173,22 @@ def attention(
         )
     window_left, window_right = (None, None) if window is None else window
     ids = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
+    options.update(is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     results = torch.ops.qkv.attention(
         query,
         key,
         value,
         attn_mask,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
+        key_lengths=_tensor(key_lengths),
+        prefix=_tensor(prefix),
+        query_segment_ids=_tensor(ids[0]),
+        key_segment_ids=_tensor(ids[1]),
+        alibi_slopes=_tensor(alibi_slopes),
+        sinks=_tensor(sinks),
         window_left=window_left,
         window_right=window_right,
-        key_lengths=_counts(key_lengths),
-        prefix=_counts(prefix),
-        query_segment_ids=ids[0],
-        key_segment_ids=ids[1],
-        **options,
+        # None is as if it were left out.
+        **{name: value for name, value in options.items() if value is not None},
     )
     if options.get("return_weights") and options.get("return_lse"):
         return OutputWeightsAndLse(*results)
@@ -197,11 +200,11 @@ def attention(
 torch.compiler.substitute_in_graph(qkv.scaled_dot_product_attention, skip_signature_check=True)(attention)
 
 
-def _counts(numbers):
-    """One number for all batches, or one each, as an operator takes them."""
+def _tensor(numbers):
+    """A number for all, or one each, as an operator takes them."""
     if numbers is None or isinstance(numbers, torch.Tensor):
         return numbers
-    return torch.tensor([numbers] if isinstance(numbers, int) else list(numbers))
+    return torch.tensor([numbers]) if isinstance(numbers, int) else torch.as_tensor(numbers)
 
 
 # In the place of torch's function.
@@ -243,6 +246,28 @@ def reset_stats() -> None:
         _stats.stayed.clear()
 
 
+class _Place:
+    """Who holds qkv in the place of torch's function: ``install()``, and ``sdpa()`` blocks of any thread."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.holders = 0
+        self.is_installed = False
+        self.before = None
+
+    def hold(self, count):
+        with self.lock:
+            if self.holders == 0 and count > 0:
+                self.before = torch.nn.functional.scaled_dot_product_attention
+                torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+            self.holders += count
+            if self.holders == 0 and count < 0:
+                torch.nn.functional.scaled_dot_product_attention = self.before
+
+
+_place = _Place()
+
+
 def install() -> None:
     """Puts qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``, for all threads, until
     ``uninstall()``.
@@ -250,12 +275,16 @@ def install() -> None:
     Calls that qkv does not compute stay with torch: other devices, layouts and dtypes, tensors that need
     gradients, dropout, and calls under torch's transforms and tracers. ``stats()`` says how many, and why.
     """
-    torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+    if not _place.is_installed:
+        _place.is_installed = True
+        _place.hold(1)
 
 
 def uninstall() -> None:
-    """Puts torch's function back."""
-    torch.nn.functional.scaled_dot_product_attention = _torch_sdpa
+    """Takes ``install()`` back."""
+    if _place.is_installed:
+        _place.is_installed = False
+        _place.hold(-1)
 
 
 def is_installed() -> bool:
@@ -265,13 +294,12 @@ def is_installed() -> bool:
 
 @contextlib.contextmanager
 def sdpa() -> Iterator[None]:
-    """``install()`` for a ``with`` block, in all threads; what was in place before comes back after it."""
-    before = torch.nn.functional.scaled_dot_product_attention
-    install()
+    """``install()`` for a ``with`` block, in all threads; after the last block torch's function is back."""
+    _place.hold(1)
     try:
         yield
     finally:
-        torch.nn.functional.scaled_dot_product_attention = before
+        _place.hold(-1)
 
 
 def scaled_dot_product_attention(
@@ -311,7 +339,8 @@ def _reason_to_stay(tensors, dropout_p):
     for tensor in tensors:
         if tensor is None:
             continue
-        if type(tensor) not in _TYPES:
+        # A graph is traced with fakes.
+        if type(tensor) not in _TYPES and not (torch.compiler.is_compiling() and type(tensor) is FakeTensor):
             return "tensor type"
         if not tensor.is_cpu:
             return "device"
@@ -327,9 +356,10 @@ def _reason_to_stay(tensors, dropout_p):
 
 
 def _is_watched():
-    """Whether torch looks into the call: for vmap and its like, a tracer, or a mode that sees operators."""
+    """Whether torch looks into the call: forward derivatives, vmap and its like, a tracer, a mode."""
     return (
-        torch._C._len_torch_function_stack() > 0
+        torch.autograd.forward_ad._current_level >= 0
+        or torch._C._len_torch_function_stack() > 0
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.jit.is_tracing()
