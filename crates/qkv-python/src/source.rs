@@ -55,7 +55,7 @@ pub fn written(object: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// Whether an object hands its memory over by DLPack.
 fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(object.get_type().hasattr(pyo3::intern!(object.py(), "__dlpack__"))?)
+    object.get_type().hasattr(pyo3::intern!(object.py(), "__dlpack__"))
 }
 
 fn from_tensor<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
@@ -96,7 +96,8 @@ fn from_numpy<'py>(argument: &'static str, array: &Bound<'py, PyUntypedArray>) -
     }
     let steps = array.shape().iter().zip(array.strides()).filter(|(extent, _)| **extent > 1);
     let fit = steps.clone().all(|(_, step)| size > 0 && step % size as isize == 0);
-    if !array.is_empty() && !(fit && array.is_aligned()) {
+    let is_readable = array.is_empty() || (fit && array.is_aligned());
+    if !is_readable {
         return wrong("an array at odd addresses", "an aligned one (array.copy())");
     }
     if is_masked(array)? {
