@@ -9,7 +9,7 @@ use dlpark::python::ImportedDlpack;
 use dlpark::python::consumer::exchange::ExchangeApi;
 use ndarray::{ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Axis, IxDyn, ShapeBuilder};
 use numpy::{PyArray, PyUntypedArray};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use qkv_view::show;
 use smallvec::SmallVec;
@@ -58,7 +58,7 @@ pub(crate) use with_number;
 macro_rules! converted {
     ($array:expr, [$($number:ty),*], $x:ident => $convert:expr) => {
         $(if $array.dtype.is::<$number>() {
-            return Ok($array.numbers::<$number>()?.map(|&$x| $convert));
+            return $array.collected($array.numbers::<$number>()?, |&$x| $convert);
         })*
     };
 }
@@ -349,6 +349,18 @@ impl<'py> Array<'py> {
         own.start < others.end && others.start < own.end
     }
 
+    fn collected<T, O>(&self, view: ArrayViewD<'_, T>, convert: impl Fn(&T) -> O) -> PyResult<ArrayD<O>> {
+        // Of memory that is repeated there may be more elements than memory holds.
+        let no_memory = || {
+            let shape = show::shape(&self.given);
+            PyMemoryError::new_err(format!("{}: no memory for an array of shape {shape}", self.argument))
+        };
+        let mut numbers = Vec::new();
+        numbers.try_reserve_exact(view.len()).map_err(|_| no_memory())?;
+        numbers.extend(view.iter().map(convert));
+        ArrayD::from_shape_vec(view.raw_dim(), numbers).map_err(|_| no_memory())
+    }
+
     /// Numbers of any type, in f64.
     ///
     /// # Errors
@@ -375,7 +387,7 @@ impl<'py> Array<'py> {
     /// If it is of no numbers.
     pub fn is_nonzero(&self) -> PyResult<ArrayD<bool>> {
         if self.is_boolean() {
-            return Ok(self.booleans()?.to_owned());
+            return self.collected(self.booleans()?, |&x| x);
         }
         converted!(self, [f32, f64], x => x != 0.0);
         converted!(self, [qkv::f16, qkv::bf16], x => x.to_f32() != 0.0);

@@ -16,6 +16,9 @@ use crate::error::Stop;
 use crate::options::Options;
 use crate::{exported, pool, source};
 
+/// As many as NumPy's arrays had for long, and results can be handed over with.
+const MOST_AXES: usize = 32;
+
 type Extents = SmallVec<[usize; 4]>;
 
 /// Queries, keys and values of one type and rank, `(…, heads, len, dim)`.
@@ -54,6 +57,9 @@ impl<'py> Inputs<'py> {
             inputs.each_mut().into_iter().try_for_each(heads_first)?;
         }
         let rank = inputs.each().map(|array| array.shape().len()).into_iter().max().unwrap_or(0);
+        if let Some(array) = inputs.each().into_iter().find(|array| array.shape().len() > MOST_AXES) {
+            return Err(array.wrong_shape(&format!("{MOST_AXES} axes at most")));
+        }
         inputs.each_mut().into_iter().for_each(|array| array.pad(rank));
         if rank > 2 && !options.enable_gqa {
             inputs.share_heads(rank - 3)?;
@@ -232,6 +238,16 @@ pub fn scores<'py, T: Number>(inputs: &Inputs<'py>, options: &Options<'py>) -> P
     let stage = options.stage.unwrap_or(Stage::Masked);
     let scores = views.compute(inputs, &attention, options.threads, |call| call.scores(stage))?;
     give(like, scores)
+}
+
+/// An array `(…, heads, len, dim)` of a result with its axes as the caller counts them, contiguous.
+pub fn with_axes_of<T: Number>(mut array: ArrayD<T>, positions_first: bool) -> ArrayD<T> {
+    if positions_first {
+        let rank = array.ndim();
+        array.swap_axes(rank - 3, rank - 2);
+        return array.as_standard_layout().into_owned();
+    }
+    array
 }
 
 /// Refuses what the output must not be written to.

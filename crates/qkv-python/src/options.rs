@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayD, Dimension, Ix1};
+use ndarray::{ArrayD, Dimension};
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
@@ -371,10 +371,11 @@ impl<'py> Given<'py> {
 
     fn window(&self) -> PyResult<(Option<u64>, Option<u64>)> {
         let wanted = "a pair (left, right) of whole numbers from 0 on, None for no bound";
-        let pair: (Option<i64>, Option<i64>) = self.value.extract().map_err(|_| self.wrong_type(wanted))?;
-        let bound = |bound: Option<i64>| bound.map(u64::try_from).transpose();
-        match (bound(pair.0), bound(pair.1)) {
-            (Ok(left), Ok(right)) => Ok((left, right)),
+        let pair: Vec<Option<i64>> = self.value.extract().map_err(|_| self.wrong_type(wanted))?;
+        let bounds: Result<Vec<_>, _> =
+            pair.into_iter().map(|bound| bound.map(u64::try_from).transpose()).collect();
+        match bounds.as_deref() {
+            Ok(&[left, right]) => Ok((left, right)),
             _ => Err(self.wrong_value(wanted)),
         }
     }
@@ -394,10 +395,14 @@ impl<'py> Given<'py> {
         let numbers = match self.value.extract::<i64>() {
             Ok(_) if self.value.is_instance_of::<PyBool>() => return Err(self.wrong_type(wanted)),
             Ok(number) => vec![number],
+            Err(_) if self.value.is_instance_of::<PyInt>() => return Err(self.wrong_value(wanted)),
+            Err(_) if self.value.is_instance_of::<PyFloat>() => return Err(self.wrong_type(wanted)),
             Err(_) => {
                 let array = source::read(self.name, &self.value)?;
-                let numbers = array.integers()?.into_dimensionality::<Ix1>();
-                numbers.map_err(|_| array.wrong_shape("(batch,)"))?.to_vec()
+                if array.shape().len() != 1 {
+                    return Err(array.wrong_shape("(batch,)"));
+                }
+                array.integers()?.into_iter().collect()
             }
         };
         numbers.into_iter().map(N::try_from).collect::<Result<_, _>>().map_err(|_| self.wrong_value(wanted))
@@ -409,9 +414,11 @@ impl<'py> Given<'py> {
     /// If it is anything else.
     pub fn per_head(&self) -> PyResult<Vec<f64>> {
         let array = source::read(self.name, &self.value)?;
-        let numbers = array.widened()?.into_dimensionality::<Ix1>();
-        let numbers = numbers.map_err(|_| array.wrong_shape("(heads,)"))?;
-        Ok(numbers.to_vec())
+        if array.shape().len() != 1 {
+            return Err(array.wrong_shape("(heads,)"));
+        }
+        let numbers = array.widened()?;
+        Ok(numbers.into_iter().collect())
     }
 
     /// One array for both, or a pair of them.

@@ -8,7 +8,7 @@ use qkv::{Alignment, bf16, f16};
 use qkv_view::show;
 
 use crate::array::{Number, give};
-use crate::call::{Inputs, named};
+use crate::call::{Inputs, named, with_axes_of};
 use crate::options::Options;
 use crate::pool;
 use crate::source::type_name;
@@ -17,6 +17,8 @@ use crate::source::type_name;
 #[pyclass(frozen, module = "qkv")]
 pub struct Partial {
     state: State,
+    /// Whether the output has its axis of positions before that of heads.
+    positions_first: bool,
     /// The natural log-sum-exp of each row over these keys, without sinks: (…, heads, len_query); -inf for a row that attends
     /// none of them.
     #[pyo3(get)]
@@ -102,7 +104,7 @@ pub fn partial<T: Held>(inputs: &Inputs<'_>, options: &Options<'_>) -> PyResult<
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
     let partial = views.compute(inputs, &attention, options.threads, |call| call.partial())?;
     let lse = give(like, partial.lse())?.unbind();
-    Ok(Partial { state: T::hold(partial), lse })
+    Ok(Partial { state: T::hold(partial), positions_first: options.positions_first, lse })
 }
 
 /// # Errors
@@ -138,7 +140,8 @@ pub fn merge<'py>(
         let merged = merged.map_err(|stop| stop.raised(&|_| None))?;
         let like = partials[0].get().lse.bind(py);
         let lse = merged.lse.filter(|_| return_lse).map(|lse| give(like, lse)).transpose()?;
-        named(give(like, merged.output)?, None, lse)
+        let output = with_axes_of(merged.output, partials[0].get().positions_first);
+        named(give(like, output)?, None, lse)
     }
     match &first.get().state {
         State::F32(_) => of::<f32>(&partials, (sinks, return_lse)),

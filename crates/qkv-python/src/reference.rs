@@ -6,7 +6,7 @@ use qkv::Error;
 use qkv_view::scene::Shapes;
 
 use crate::array::{Number, give};
-use crate::call::{Inputs, named, zeros};
+use crate::call::{Inputs, named, with_axes_of, zeros};
 use crate::options::Options;
 use crate::pool;
 
@@ -49,6 +49,7 @@ pub fn reference<'py, T: Number>(
     })
     .map_err(|stop| inputs.raised(stop))?;
     let given = |array: Option<ArrayD<f64>>| array.map(|array| give(like, array)).transpose();
+    let output = with_axes_of(output, options.positions_first);
     named(give(like, output)?, given(weights)?, given(options.wanted.lse.then_some(lse))?)
 }
 

@@ -67,8 +67,15 @@ fn from_tensor<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyRes
             ImportedDlpack::Versioned(tensor.into_parts().0)
         }
         None => {
-            on_cpu(argument, dlpack_device(object.as_borrowed())?)?;
-            from_dlpack(object.as_borrowed(), None, None).map_err(unreadable)?
+            on_cpu(argument, dlpack_device(object.as_borrowed()).map_err(unreadable)?)?;
+            match from_dlpack(object.as_borrowed(), None, None) {
+                // Before DLPack 1.0 nobody asked for a version.
+                Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
+                    let capsule = object.call_method0("__dlpack__").map_err(unreadable)?;
+                    from_dlpack(capsule.as_borrowed(), None, None).map_err(unreadable)?
+                }
+                imported => imported.map_err(unreadable)?,
+            }
         }
     };
     let memory = memory(argument, tensor)?;

@@ -278,3 +278,27 @@ def test_memory_of_ctypes_is_a_buffer():
     memory = (ctypes.c_float * 8 * 3)()
     output = qkv.scaled_dot_product_attention(memory, memory, memory)
     assert output.shape == (3, 8)
+
+
+class OldProducer:
+    """What has DLPack from before its version 1.0."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_producers_of_old_are_read():
+    query, key, value = arrays()
+    output = qkv.scaled_dot_product_attention(query, OldProducer(key), OldProducer(value))
+    same_bits(output, qkv.scaled_dot_product_attention(query, key, value))
+
+
+def test_a_library_that_cannot_take_results_is_named_before_they_are_computed():
+    with pytest.raises(TypeError, match="query: got a OldProducer, whose library has no from_dlpack"):
+        qkv.scaled_dot_product_attention(*map(OldProducer, arrays()))

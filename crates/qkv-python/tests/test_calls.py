@@ -296,7 +296,10 @@ def test_the_reference_is_in_float64():
         ([], {"query_offset": (1 << 63) - 1}, ValueError, "query_offset: got 9223372036854775807, want"),
         ([], {"key_offset": -1}, ValueError, "key_offset: got -1, want 0 to"),
         ([], {"window": 3}, TypeError, r"window: got int, want a pair \(left, right\)"),
-        ([], {"window": (1, 2, 3)}, TypeError, r"window: got tuple, want a pair"),
+        ([], {"window": (1, 2, 3)}, ValueError, r"window: got \(1, 2, 3\), want a pair"),
+        ([], {"window": (1.5, 2)}, TypeError, r"window: got tuple, want a pair"),
+        ([], {"key_lengths": 1 << 63}, ValueError, "key_lengths: got 9223372036854775808, want whole"),
+        ([], {"key_lengths": 3.0}, TypeError, "key_lengths: got float, want whole numbers"),
         ([], {"window": (-1, 0)}, ValueError, r"window: got \(-1, 0\), want a pair"),
         ([], {"key_lengths": [1, 2, 3]}, ValueError, r"key_lengths: got shape \(3,\), want"),
         ([], {"key_lengths": 8}, ValueError, "key_lengths: got 8, want at most 7"),
@@ -383,3 +386,33 @@ def test_a_masked_array_is_refused():
     query, key, value = arrays()
     with pytest.raises(TypeError, match="key: got a masked array, of float32, want a plain one"):
         SDPA(query, np.ma.masked_less(key, 0), value)
+
+
+def test_every_function_has_positions_first_if_asked():
+    query, key, value = arrays(len_query=4)
+    swapped = [np.swapaxes(array, 1, 2) for array in (query, key, value)]
+    expected = SDPA(*swapped, layout="bshd")
+    same_bits(qkv.merge(qkv.partial(*swapped, layout="bshd")), expected)
+    reference = qkv.reference(*swapped, layout="bshd")
+    close(reference, expected)
+    assert reference.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sinks": np.broadcast_to(0.0, (1 << 46,))},
+        {"key_lengths": np.broadcast_to(1, (1 << 46,))},
+        {"segment_ids": np.broadcast_to(0, (1 << 36, 1 << 8))},
+    ],
+)
+def test_options_of_repeated_memory_do_not_exhaust_it(options):
+    with pytest.raises(MemoryError, match=f"{next(iter(options))}: no memory for an array of shape"):
+        SDPA(*arrays(), **options)
+
+
+def test_more_axes_than_results_can_have_are_refused():
+    x = np.zeros([1] * 33) if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else None
+    if x is not None:
+        with pytest.raises(ValueError, match=r"query: got shape .*, want 32 axes at most"):
+            SDPA(x, x, x)

@@ -398,3 +398,26 @@ def test_a_view_of_no_memory_is_refused():
     zero = torch._efficientzerotensor((2, *query.shape))[1]
     with pytest.raises(TypeError, match="query: got a Tensor without memory"):
         qkv.scaled_dot_product_attention(zero, key, value)
+
+
+def test_lists_keep_their_width_in_graphs():
+    query, key, value = (tensor.double() for tensor in tensors())
+    slopes = [0.1, 0.2, 0.3, 1 / 3]
+    all_equal(
+        qkv.torch.attention(query, key, value, alibi_slopes=slopes),
+        qkv.scaled_dot_product_attention(query, key, value, alibi_slopes=slopes),
+    )
+
+
+def test_a_function_put_over_ours_stays():
+    own = F.scaled_dot_product_attention
+
+    def patch(*inputs, **options):
+        return own(*inputs, **options)
+
+    try:
+        with qkv.torch.sdpa():
+            F.scaled_dot_product_attention = patch
+        assert F.scaled_dot_product_attention is patch
+    finally:
+        F.scaled_dot_product_attention = own

@@ -193,7 +193,7 @@ def _query_key_value(Q, K, V, q_num_heads, kv_num_heads):
 
 def _heads_apart(name, array, attribute, num_heads):
     """A view, (batch, heads, len, dim), of an array of that shape or of (batch, len, heads · dim)."""
-    array = np.asarray(array)
+    array = _plain(name, array)
     if array.dtype.name not in _DTYPES:
         raise TypeError(f"{name}: got dtype {array.dtype}, want one of {', '.join(_DTYPES)}")
     if array.ndim == 4:
@@ -209,6 +209,13 @@ def _heads_apart(name, array, attribute, num_heads):
     if num_heads < 1 or hidden % num_heads:
         raise ValueError(f"{attribute}: got {num_heads}, want a divisor of {hidden}, the last axis of {name}")
     return array.reshape(batch, length, num_heads, hidden // num_heads).swapaxes(1, 2)
+
+
+def _plain(name, array):
+    """An array of NumPy's without a mask of its own, which would get lost."""
+    if np.ma.isMaskedArray(array):
+        raise TypeError(f"{name}: got a masked array, want a plain one (array.filled())")
+    return np.asarray(array)
 
 
 def _heads_together(array):
@@ -277,7 +284,7 @@ def _mask(attn_mask, key, lengths):
     """The mask as the engine takes it: of booleans or floats, and as wide as there are keys."""
     if attn_mask is None:
         return None
-    mask = np.asarray(attn_mask)
+    mask = _plain("attn_mask", attn_mask)
     if mask.dtype.kind in "iu":
         mask = mask.astype(np.float64)
     if mask.dtype != np.bool_ and mask.dtype.name not in _DTYPES:

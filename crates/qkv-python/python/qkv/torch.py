@@ -204,7 +204,10 @@ def _tensor(numbers):
     """A number for all, or one each, as an operator takes them."""
     if numbers is None or isinstance(numbers, torch.Tensor):
         return numbers
-    return torch.tensor([numbers]) if isinstance(numbers, int) else torch.as_tensor(numbers)
+    if isinstance(numbers, int):
+        return torch.tensor([numbers])
+    is_list_of_floats = isinstance(numbers, (list, tuple)) and any(isinstance(x, float) for x in numbers)
+    return torch.as_tensor(numbers, dtype=torch.float64 if is_list_of_floats else None)
 
 
 # In the place of torch's function.
@@ -261,7 +264,8 @@ class _Place:
                 self.before = torch.nn.functional.scaled_dot_product_attention
                 torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
             self.holders += count
-            if self.holders == 0 and count < 0:
+            # A function that another library has put over this one stays.
+            if self.holders == 0 and count < 0 and is_installed():
                 torch.nn.functional.scaled_dot_product_attention = self.before
 
 
