@@ -2,6 +2,11 @@
 
 from importlib.util import find_spec
 
+import pytest
+
+# It asserts, as test files do.
+pytest.register_assert_rewrite("parity")
+
 NEEDS = {
     "torch": ["torch"],
     "transformers": ["torch", "transformers"],
@@ -20,6 +25,14 @@ def pytest_ignore_collect(collection_path, config):
         if collection_path.name.startswith(f"test_{group}") and missing(group):
             return True
     return None
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of a group, so that `-m torch` selects them."""
+    for item in items:
+        for group in NEEDS:
+            if item.path.name.startswith(f"test_{group}"):
+                item.add_marker(group)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -11,8 +11,6 @@ import torch
 from support import grid
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.torch
-
 
 def tensors(heads=4, key_heads=4, dtype=torch.float32):
     shapes = [(2, heads, 5, 8), (2, key_heads, 7, 8), (2, key_heads, 7, 6)]
