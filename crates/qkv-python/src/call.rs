@@ -38,7 +38,7 @@ impl<'py> Inputs<'py> {
             value: source::read("value", value)?,
         };
         if !inputs.query.is_floating() {
-            return Err(inputs.query.wrong_dtype("float32, float64, float16 or bfloat16"));
+            return Err(inputs.query.wrong_dtype("float32, float64, float16 or bfloat16 (cast it)"));
         }
         let dtype = inputs.query.dtype();
         for other in [&inputs.key, &inputs.value] {
@@ -74,9 +74,10 @@ impl<'py> Inputs<'py> {
         let [query, key, value] = heads;
         if ![key, value].iter().all(|&own| own == 1 || own == most) {
             let (argument, own) = if key != 1 && key != most { ("key", key) } else { ("value", value) };
+            let beside = if argument == "key" { String::new() } else { format!(" and {key} key heads") };
             return Err(PyValueError::new_err(format!(
-                "{argument}: got {own} {argument} heads for {query} query heads and {key} key heads, want as many, or one; or \
-                 enable_gqa=True, where query heads share keys and values in groups"
+                "{argument}: got {own} {argument} heads for {query} query heads{beside}, want as many, or one (or \
+                 scaled_dot_product_attention with enable_gqa=True, where query heads share keys and values in groups)"
             )));
         }
         self.query.repeat(axis, most)?;

@@ -159,7 +159,17 @@ impl<'py> Options<'py> {
     /// # Errors
     /// If the mask is no array of numbers.
     pub fn of_lesson(mask: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
-        let mask = mask.map(|mask| source::read("mask", mask)?.is_nonzero()).transpose()?;
+        let mask = mask.map(|mask| source::read("mask", mask)).transpose()?;
+        // Here -∞ would attend, and 0 would block: the other way round than meant.
+        if let Some(added) = mask.as_ref().filter(|mask| mask.is_floating())
+            && added.widened()?.iter().any(|&x| x == f64::NEG_INFINITY)
+        {
+            return Err(PyValueError::new_err(
+                "mask: got -inf, want a mask that is 0 where a query may not attend (one that is added to the scores is \
+                 attn_mask of scaled_dot_product_attention)",
+            ));
+        }
+        let mask = mask.map(|mask| mask.is_nonzero()).transpose()?;
         Ok(Self { lesson_mask: mask, wanted: Wanted { weights: true, lse: false }, ..Self::default() })
     }
 
@@ -335,6 +345,9 @@ impl<'py> Given<'py> {
     }
 
     fn alignment(&self) -> PyResult<Alignment> {
+        if self.value.is_instance_of::<PyBool>() {
+            return Err(self.wrong_type("\"top-left\" or \"bottom-right\" (is_causal is the flag)"));
+        }
         self.one_of([("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)])
     }
 
