@@ -66,7 +66,7 @@ fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_torchs_own(object) || object.get_type().hasattr(intern!(object.py(), "__dlpack__"))?)
 }
 
-/// Through a view that the object's library makes of it for now: a third of the time that `imported` takes.
+/// Through a view that the object's library makes of it for now, which is quicker than `imported`.
 fn viewed<'py>(
     argument: &'static str,
     object: &Bound<'py, PyAny>,
