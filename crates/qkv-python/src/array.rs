@@ -381,6 +381,22 @@ impl<'py> Array<'py> {
         Err(self.wrong_dtype("whole numbers, int64 at most"))
     }
 
+    /// Whether some number of it is -∞; no, for what is of no floats.
+    ///
+    /// # Errors
+    /// As [`numbers`](Self::numbers), which is asked for the type that they have.
+    pub fn has_negative_infinity(&self) -> PyResult<bool> {
+        macro_rules! any {
+            ($($number:ty),*) => {
+                $(if self.dtype.is::<$number>() {
+                    return Ok(self.numbers::<$number>()?.iter().any(|&x| x == <$number>::NEG_INFINITY));
+                })*
+            };
+        }
+        any!(f32, f64, qkv::f16, qkv::bf16);
+        Ok(false)
+    }
+
     /// Where it is not 0, whatever it is of.
     ///
     /// # Errors

@@ -161,9 +161,7 @@ impl<'py> Options<'py> {
     pub fn of_lesson(mask: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
         let mask = mask.map(|mask| source::read("mask", mask)).transpose()?;
         // Here -∞ would attend, and 0 would block: the other way round than meant.
-        if let Some(added) = mask.as_ref().filter(|mask| mask.is_floating())
-            && added.widened()?.iter().any(|&x| x == f64::NEG_INFINITY)
-        {
+        if mask.as_ref().map_or(Ok(false), Array::has_negative_infinity)? {
             return Err(PyValueError::new_err(
                 "mask: got -inf, want a mask that is 0 where a query may not attend (one that is added to the scores is \
                  attn_mask of scaled_dot_product_attention)",
