@@ -10,7 +10,7 @@ use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
 use crate::error::Error;
 use crate::forward;
-use crate::inspect;
+use crate::inspect::{self, HeadStats, Inspection};
 use crate::mask::{Alignment, MaskFn, Window};
 use crate::partial::Partial;
 use crate::plan::{self, Plan};
@@ -423,6 +423,31 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         let problem = self.problem()?;
         problem.check_row(row)?;
         Ok(inspect::influence(&problem, row))
+    }
+
+    /// One head opened for inspection, the batch counted flat over all batch axes: its weights, pooled or summed up in ways that
+    /// never store them all. Each row's maximum and sum are computed at once, without the output.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and if the batch or head does not exist.
+    pub fn inspect(self, batch: usize, head: usize) -> Result<Inspection<'c, T>, Error> {
+        let Self { attention, query, key, value, mut progress, .. } = self;
+        let arrays = [query, key, value].map(ArrayView::into_dyn);
+        Inspection::new(attention, arrays, (batch, head), &mut progress)
+    }
+
+    /// [`inspect`](Self::inspect) with the maxima and sums of a time before, which must be of this head: nothing is computed.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect), and if there is not one for each query.
+    pub fn inspect_with(
+        self,
+        batch: usize,
+        head: usize,
+        stats: HeadStats<T>,
+    ) -> Result<Inspection<'c, T>, Error> {
+        let arrays = [self.query, self.key, self.value].map(ArrayView::into_dyn);
+        Inspection::with_stats(self.attention, arrays, (batch, head), stats)
     }
 
     /// The unfinished state over these keys, to be merged with others.

@@ -75,6 +75,10 @@ pub use bias::{Alibi, Bias, BiasFn};
 pub use element::{Element, Real};
 pub use error::Error;
 pub use half::{bf16, f16};
+pub use inspect::{
+    HeadStats, HeadSummary, HeadSurvey, Inspection, Map, Of, Pool, QueryDifference, QuerySurvey, Ranked,
+    Ranking, Survey,
+};
 pub use layer::{Layer, Projections, is_layer_array};
 pub use mask::{Alignment, Hint, MaskFn, Region, Window};
 pub use partial::{Partial, merge};

@@ -142,6 +142,24 @@ impl<'a, T: Element> Problem<'a, T> {
         Err(Error::value("row", format!("{row:?}"), wanted))
     }
 
+    /// Refuses a batch or head that does not exist.
+    pub(crate) fn check_head(&self, (batch, head): (usize, usize)) -> Result<(), Error> {
+        let counts = [("batch", batch, self.terms.batches), ("head", head, self.terms.heads)];
+        match counts.into_iter().find(|&(_, index, count)| index >= count) {
+            Some((what, index, count)) => Err(Error::value(what, index, format!("a number below {count}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Does work as if values had no numbers, which leaves maxima and sums as they are.
+    pub(crate) fn without_values<R>(&mut self, work: impl FnOnce(&Self) -> R) -> R {
+        let (value, dim_value) = (self.value.clone(), self.terms.dim_value);
+        (self.value, self.terms.dim_value) = (value.clone().without_columns(), 0);
+        let result = work(self);
+        (self.value, self.terms.dim_value) = (value, dim_value);
+        result
+    }
+
     pub(crate) fn new<D: Dimension>(
         attention: &'a Attention<'a>,
         query: ArrayView<'a, T, D>,

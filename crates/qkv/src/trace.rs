@@ -92,8 +92,7 @@ pub(crate) fn head<T: Element>(
     mut progress: Option<&mut Progress<'_>>,
 ) -> Result<Trace<T, Ix2>, Error> {
     let terms = &problem.terms;
-    check("batch", batch, terms.batches)?;
-    check("head", head, terms.heads)?;
+    problem.check_head((batch, head))?;
     if queries.start > queries.end || queries.end > terms.len_query {
         let wanted = format!("a range within 0..{}", terms.len_query);
         return Err(Error::value("queries", format!("{queries:?}"), wanted));
@@ -112,13 +111,6 @@ pub(crate) fn head<T: Element>(
     let [scores, scaled, softcapped, masked] = scores;
     let weights = weights(&masked, &row_stats)?;
     Ok(Trace { query, key, value, scores, scaled, softcapped, masked, weights, output, row_stats })
-}
-
-fn check(what: &'static str, index: usize, count: usize) -> Result<(), Error> {
-    if index < count {
-        return Ok(());
-    }
-    Err(Error::value(what, index, format!("a number below {count}")))
 }
 
 /// Rows of one batch and head.

@@ -13,6 +13,7 @@ use qkv::{
     Alibi, Alignment, Attention, AttentionOutput, Call, Element, Hint, Path, Real, Region, Simd, Stage,
     Trace, bf16, error_limit, f16,
 };
+use support::inspected::{Whole, assert_inspected, plane};
 use support::{Rng, Watch, laid_out, same_bits};
 
 /// One choice from each list, by its place.
@@ -199,6 +200,11 @@ fn run_case<T: Element>(case: &Case) {
         }
         let call = fast.call(query.view(), key.view(), value.view());
         assert_traced_rows(call, &trace, &mut rng);
+        let weights = scalar.call(q.clone(), k.clone(), v.clone()).scores(Stage::Weights).unwrap();
+        pool.install(|| {
+            let call = fast.call(query.view(), key.view(), value.view());
+            assert_inspected_head(call, (&trace, &weights), options.offset(), &mut rng);
+        });
         assert_law(&attention, [q.clone(), k.clone(), v.clone()], &oracle);
     });
 }
@@ -255,6 +261,36 @@ fn assert_traced_rows<T: Element>(call: Call<'_, T, IxDyn>, trace: &Trace<T, IxD
     ] {
         same_bits(what, flat(own).view(), part(&stats(whole), planes, plane, &queries).view());
     }
+}
+
+/// One head inspected is the same said of its matrix.
+fn assert_inspected_head<T: Element>(
+    call: Call<'_, T, IxDyn>,
+    (trace, weights): (&Trace<T, IxDyn>, &ArrayD<T::Accumulator>),
+    offset: i64,
+    rng: &mut Rng,
+) {
+    let axes = trace.masked.shape();
+    let [heads, len_query] = [axes[axes.len() - 3], axes[axes.len() - 2]];
+    let batches: usize = axes[..axes.len() - 3].iter().product();
+    if batches == 0 {
+        return;
+    }
+    let at = (rng.below(batches), rng.below(heads));
+    let number = at.0 * heads + at.1;
+    let of_head = |stats: &ArrayD<T::Accumulator>| {
+        stats.iter().skip(number * len_query).take(len_query).copied().collect::<Vec<_>>()
+    };
+    let whole = Whole {
+        raw: plane(&trace.scores, number),
+        scaled: plane(&trace.scaled, number),
+        masked: plane(&trace.masked, number),
+        weights: plane(weights, number),
+        max: of_head(&trace.row_stats.max),
+        sum: of_head(&trace.row_stats.sum),
+        offset,
+    };
+    assert_inspected(call, at, &whole, rng);
 }
 
 fn assert_same<T: Element>(got: &AttentionOutput<T, IxDyn>, want: &AttentionOutput<T, IxDyn>) {
@@ -417,6 +453,18 @@ impl Options {
             lengths: (0..batches).map(|_| rng.below(lens.1 + 1)).collect(),
             sinks: (0..shape.heads).map(|_| [f64::NEG_INFINITY, 2.0, -1.5][rng.below(3)]).collect(),
             small: rng.below(lens.1 + 3) as i64 - 1,
+        }
+    }
+
+    /// How many positions the first query stands behind the first key.
+    fn offset(&self) -> i64 {
+        let (len_query, len_key) = (self.lens.0 as i64, self.lens.1 as i64);
+        match self.order {
+            0 | 1 | 8 => -self.key_offset,
+            2 | 4 | 6 => len_key - len_query,
+            3 | 7 => self.small,
+            5 => 0,
+            _ => len_key / 2 - len_query,
         }
     }
 

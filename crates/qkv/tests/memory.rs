@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use counting::{Counting, Taken, measured};
 use ndarray::{Array1, Array2, ArrayD};
-use qkv::{Alignment, Attention, Element, Path, bf16};
+use qkv::{Alignment, Attention, Element, Map, Of, Path, Survey, bf16};
 use support::{Views, grid, grids, views};
 
 #[global_allocator]
@@ -84,6 +84,36 @@ fn decoding_a_token_copies_no_key() {
     let mut output = grid::<f32>(&query, 0);
     let taken = into(&Attention::new(), views(&arrays), &mut output);
     assert!(taken.peak_bytes < 2 << 20, "{taken:?}");
+}
+
+/// bertviz #82 and its like keep, and draw, a number for every pair.
+#[test]
+fn inspecting_a_head_needs_memory_for_its_queries_and_keys_alone() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    // The matrix would take 256 MB, one number of four bytes for each pair.
+    const LENGTH: usize = 8192;
+    let arrays = grids::<f32>([&[LENGTH, 16], &[LENGTH, 16], &[LENGTH, 16]]);
+    let [query, key, value] = views(&arrays);
+    let attention = Attention::new().causal(Alignment::TopLeft);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    pool.broadcast(|_| ());
+    let tokens: Vec<u32> = (0..LENGTH as u32).map(|i| i % 1000).collect();
+    let open = || attention.call(query.clone(), key.clone(), value.clone()).inspect(0, 0).unwrap();
+    let head = open();
+    let map = |of| Map::new(of).size(256, 256);
+    let every = |work: &(dyn Fn() + Sync), what: &str, limit: usize| {
+        let ((), taken) = pool.install(|| measured(work));
+        assert!(taken.peak_bytes < limit, "{what}: {taken:?}");
+    };
+    every(&|| drop(open()), "opening", 1 << 20);
+    every(&|| drop(head.map(&map(Of::Weights), None)), "map of weights", 3 << 20);
+    // The outputs with and without the heaviest keys.
+    every(&|| drop(head.map(&map(Of::Influence), None)), "map of influence", 6 << 20);
+    every(&|| drop(head.map_less(&head, &map(Of::Weights), None)), "map of a difference", 4 << 20);
+    every(&|| drop(head.difference(&head, None)), "difference", 3 << 20);
+    let survey = Survey::new().top(4).tokens(&tokens, &tokens);
+    // For each query and key four of rank, 64 bytes, and of the keys once more for each thread and those that wait.
+    every(&|| drop(head.survey(&survey, None)), "survey", 8 << 20);
 }
 
 #[test]

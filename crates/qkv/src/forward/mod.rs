@@ -24,8 +24,12 @@ use crate::simd::math::ln;
 use crate::tile::Pair;
 
 pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
-pub(crate) use prefill::Scratch as PrefillScratch;
-pub(crate) use rows::{Finish, Heads};
+pub(crate) use load::{Arrays, Role, rows_of_tile};
+pub(crate) use matrix::{Matrix, weight};
+pub(crate) use prefill::{Block, Scratch as PrefillScratch};
+pub(crate) use rows::{Columns, Finish, Heads, MatrixTarget};
+pub(crate) use schedule::each as each_task;
+pub(crate) use spare::Buffers;
 pub use tasks::Compiled;
 
 /// What is wanted beside the output.
@@ -100,7 +104,7 @@ pub(crate) fn partial<T: Element, D: Dimension>(
     let shape =
         [problem.terms.batches, problem.terms.heads, problem.terms.len_query, 2 + problem.terms.dim_value];
     let mut raw = zeros::<T::Accumulator>("partial", &shape)?;
-    T::attend_raw(
+    T::attend_wide(
         problem,
         Heads::all(raw.view_mut(), problem.terms.heads, None, Finish::Raw),
         &mut progress,

@@ -22,6 +22,22 @@ const CHAINS: usize = 6;
 /// As many where fewer are left: 64 is ten times 6, and 4.
 const FEWER: usize = 4;
 
+/// Calls `by_panels` with panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
+macro_rules! by_panels {
+    ($rows:expr, $V:ident, $kernel:ident) => {{
+        let rows = $rows;
+        if rows <= $V::LANES {
+            $kernel.by_panels::<$V>()
+        } else if rows <= 2 * $V::LANES || $V::REGISTERS < 32 {
+            $kernel.by_panels::<[$V; 2]>()
+        } else {
+            $kernel.by_panels::<[$V; 4]>()
+        }
+    }};
+}
+
+pub(super) use by_panels;
+
 /// A thread's buffers, for blocks of up to [`QUERY_BLOCK`] queries.
 pub(crate) struct Scratch<A> {
     /// Panel after panel, each `(dim, lanes)`.
@@ -83,15 +99,7 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
 
     #[inline(always)]
     fn run<V: Register<Lane = A>>(self) {
-        // Panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
-        let rows = self.block.queries.len();
-        if rows <= V::LANES {
-            self.by_panels::<V>();
-        } else if rows <= 2 * V::LANES || V::REGISTERS < 32 {
-            self.by_panels::<[V; 2]>();
-        } else {
-            self.by_panels::<[V; 4]>();
-        }
+        by_panels!(self.block.queries.len(), V, self);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Where finished rows go: to the caller's output, whatever its strides, and to the row statistics; or unfinished,
 //! to a partial.
 
+use std::ops::Range;
+
 use ndarray::{ArrayViewMut, ArrayViewMut2, ArrayViewMut3, ArrayViewMut4, ArrayViewMutD, Axis, RemoveAxis};
 use smallvec::SmallVec;
 
@@ -104,17 +106,38 @@ impl<'o, O: Element> Rows<'o, O> {
     }
 }
 
-/// What kernels write to, whatever its type.
+/// What kernels write outputs to, whatever its type.
 pub(crate) trait Target<A> {
     /// What rows are to be when they are put.
     fn finish(&self) -> Finish;
 
     /// Writes a row; in `states`, which have seen all keys and are finished as it wants them, it is `from`.
     fn put_row(&mut self, row: usize, states: &States<A>, from: usize);
+}
 
-    /// Writes part of a column, from row `first` on, of a matrix that is not an output of attention but of scores or
-    /// weights.
-    fn set_column(&mut self, column: usize, first: usize, numbers: &[A]);
+/// What kernels write a matrix of scores or weights to, whatever its type.
+pub(crate) trait MatrixTarget<A> {
+    fn set_columns(&mut self, columns: Columns<'_, A>);
+}
+
+/// Some rows of neighbouring columns.
+#[derive(Clone, Debug)]
+pub(crate) struct Columns<'n, A> {
+    pub(crate) first: usize,
+    pub(crate) rows: Range<usize>,
+    /// `(columns, lanes)`; lanes beyond the rows hold numbers of no meaning.
+    pub(crate) numbers: &'n [A],
+    pub(crate) lanes: usize,
+}
+
+impl<'n, A> Columns<'n, A> {
+    /// Each column with its number and its part of the rows.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (usize, &'n [A])> {
+        let rows = self.rows.len();
+        (self.first..)
+            .zip(self.numbers.chunks_exact(self.lanes))
+            .map(move |(column, lanes)| (column, &lanes[..rows]))
+    }
 }
 
 impl<O: Element> Target<O::Accumulator> for Rows<'_, O> {
@@ -125,10 +148,14 @@ impl<O: Element> Target<O::Accumulator> for Rows<'_, O> {
     fn put_row(&mut self, row: usize, states: &States<O::Accumulator>, from: usize) {
         self.put(row, states.max[from], states.sum[from], states.output_of(from));
     }
+}
 
-    fn set_column(&mut self, column: usize, first: usize, numbers: &[O::Accumulator]) {
-        for (row, &x) in numbers.iter().enumerate() {
-            self.set(first + row, column, x);
+impl<O: Element> MatrixTarget<O::Accumulator> for Rows<'_, O> {
+    fn set_columns(&mut self, columns: Columns<'_, O::Accumulator>) {
+        for (column, numbers) in columns.each() {
+            for (row, &x) in columns.rows.clone().zip(numbers) {
+                self.set(row, column, x);
+            }
         }
     }
 }

@@ -35,8 +35,8 @@ pub trait Compiled: Sized {
     where
         Self: Element;
 
-    /// Every row as it is before it is finished: `2 + dim_value` numbers.
-    fn attend_raw(
+    /// Every row in the accumulator type: finished, or as it is before, `2 + dim_value` numbers.
+    fn attend_wide(
         problem: &Problem<'_, Self>,
         heads: Heads<'_, Wide<Self>>,
         progress: &mut Option<&mut Progress<'_>>,
@@ -61,6 +61,11 @@ pub trait Compiled: Sized {
         stage: (Stage, [&[Wide<Self>]; 2]),
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error>
+    where
+        Self: Element;
+
+    /// Part of a matrix of scores or weights, into a target of any kind.
+    fn columns(simd: Simd, part: matrix::Matrix<'_, Wide<Self>>)
     where
         Self: Element;
 
@@ -89,7 +94,7 @@ macro_rules! compiled {
             }
 
             #[inline(never)]
-            fn attend_raw(
+            fn attend_wide(
                 problem: &Problem<'_, Self>,
                 heads: Heads<'_, Wide<Self>>,
                 progress: &mut Option<&mut Progress<'_>>,
@@ -115,6 +120,11 @@ macro_rules! compiled {
                 progress: &mut Option<&mut Progress<'_>>,
             ) -> Result<(), Error> {
                 matrix(problem, heads, stage, progress)
+            }
+
+            #[inline(never)]
+            fn columns(simd: Simd, part: matrix::Matrix<'_, Wide<Self>>) {
+                simd.run(part);
             }
 
             #[inline(never)]
@@ -356,8 +366,8 @@ where
         if scalar {
             scalar_matrix(problem, &mut rows, (stage, stats));
         } else {
-            let block = prefill_block(problem, &rows);
-            problem.terms.simd.run(matrix::Matrix { block, stage, stats, target: &mut rows, scratch });
+            let (block, keys) = (prefill_block(problem, &rows), 0..problem.terms.len_key);
+            problem.terms.simd.run(matrix::Matrix { block, stage, stats, keys, target: &mut rows, scratch });
         }
     })
 }

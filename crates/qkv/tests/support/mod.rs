@@ -2,6 +2,8 @@
 #![allow(dead_code)] // each test file takes its part
 #![allow(clippy::print_stderr)] // the line that runs a failing case again
 
+pub mod inspected;
+
 use std::sync::Mutex;
 
 use ndarray::{ArrayD, ArrayViewD, ArrayViewMutD, Axis, IxDyn, Slice};

@@ -1,4 +1,4 @@
-//! How much a key matters to a query: what its deletion would do to the output.
+//! How much a key matters to one query: what its deletion would do to the output.
 
 use ndarray::ArrayView2;
 

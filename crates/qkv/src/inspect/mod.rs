@@ -1,0 +1,279 @@
+//! One head opened for inspection: any of its weights from `q`, `k` and each row's maximum and sum, reduced to what is
+//! asked without ever storing the matrix.
+//!
+//! `strip.rs` makes weights, block by block; the other files are what becomes of them: `map.rs` pools them to a picture,
+//! `survey.rs` says of each query and key what there is to say, `difference.rs` compares two runs, and `influence.rs`
+//! takes keys away. Outputs of attention are not touched by any of it.
+
+mod difference;
+mod influence;
+mod influences;
+mod map;
+mod numbers;
+mod patterns;
+mod rank;
+mod strip;
+mod survey;
+
+use std::ops::Range;
+
+use ndarray::Array2;
+
+use crate::attention::{Attention, Progress};
+use crate::element::Element;
+use crate::error::Error;
+use crate::forward::{Finish, Heads, shaped, zeros};
+use crate::planes::DynView;
+use crate::problem::{Problem, Stage};
+use crate::simd::FloatEnvironment;
+
+pub use difference::QueryDifference;
+pub(crate) use influence::influence;
+use influences::Influences;
+pub use map::{Map, Of, Pool};
+use numbers::{Less, Shown};
+pub use rank::{Ranked, Ranking};
+use strip::Head;
+pub use survey::{HeadSummary, HeadSurvey, QuerySurvey, Survey};
+
+/// What exact weights of one head are made from: maximum and sum of each row, `(len_query,)`.
+///
+/// It takes a pass over the head's scores to make and little memory to keep; with it, any weight is a few products
+/// away. See [`RowStats`](crate::RowStats) for the same of a whole call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadStats<T: Element> {
+    max: Vec<T::Accumulator>,
+    sum: Vec<T::Accumulator>,
+}
+
+impl<T: Element> HeadStats<T> {
+    /// The largest visible score of each query, or the sink if that is larger; -∞ where nothing may be attended.
+    pub fn max(&self) -> &[T::Accumulator] {
+        &self.max
+    }
+
+    /// The sum of `exp(score - max)` over the visible scores of each query and the sink.
+    pub fn sum(&self) -> &[T::Accumulator] {
+        &self.sum
+    }
+}
+
+/// One head of a call, opened: see [`Call::inspect`](crate::Call::inspect).
+///
+/// ```
+/// use ndarray::{Array2, array};
+/// use qkv::{Alignment, Attention, Map, Of};
+///
+/// let x = Array2::from_shape_fn((100, 4), |(i, e)| ((7 * i + 3 * e) % 11) as f32 / 11.0);
+/// let causal = Attention::new().causal(Alignment::TopLeft);
+/// let head = causal.call(x.view(), x.view(), x.view()).inspect(0, 0)?;
+/// // The 100 × 100 weights as a picture of 10 × 10: nothing above the diagonal.
+/// let map = head.map(&Map::new(Of::Weights).size(10, 10), None)?;
+/// assert!(map[[9, 0]] > 0.0 && map[[0, 9]] == 0.0);
+/// # Ok::<(), qkv::Error>(())
+/// ```
+pub struct Inspection<'c, T: Element> {
+    attention: &'c Attention<'c>,
+    /// Queries, keys and values as they were given.
+    arrays: [DynView<'c, T>; 3],
+    problem: Problem<'c, T>,
+    at: (usize, usize),
+    stats: HeadStats<T>,
+}
+
+impl<'c, T: Element> Inspection<'c, T> {
+    /// With each row's maximum and sum computed, which reads no value.
+    pub(crate) fn new(
+        attention: &'c Attention<'c>,
+        arrays: [DynView<'c, T>; 3],
+        at: (usize, usize),
+        progress: &mut Option<&mut Progress<'_>>,
+    ) -> Result<Self, Error> {
+        let mut problem = problem(attention, &arrays, at)?;
+        let len_query = problem.terms.len_query;
+        let column = || zeros::<T::Accumulator>("row statistics", &[len_query]);
+        let (mut max, mut sum) = (column()?, column()?);
+        let mut nothing = zeros::<T>("output", &[len_query, 0])?;
+        problem.without_values(|problem| {
+            let _environment = FloatEnvironment::enter();
+            let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
+            let target = nothing.view_mut().into_dimensionality().expect("two axes");
+            T::attend(problem, Heads::one(target, (at.0, at.1, 0), Some(both), Finish::Mean), progress)
+        })?;
+        let stats = HeadStats { max: max.into_raw_vec_and_offset().0, sum: sum.into_raw_vec_and_offset().0 };
+        Ok(Self { attention, arrays, problem, at, stats })
+    }
+
+    /// With maxima and sums of a pass before.
+    pub(crate) fn with_stats(
+        attention: &'c Attention<'c>,
+        arrays: [DynView<'c, T>; 3],
+        at: (usize, usize),
+        stats: HeadStats<T>,
+    ) -> Result<Self, Error> {
+        let problem = problem(attention, &arrays, at)?;
+        let len_query = problem.terms.len_query;
+        if stats.max.len() != len_query {
+            return Err(Error::shape(
+                "stats",
+                &[stats.max.len()],
+                format!("({len_query},): one for each query"),
+            ));
+        }
+        Ok(Self { attention, arrays, problem, at, stats })
+    }
+
+    /// Maximum and sum of each row.
+    pub fn stats(&self) -> &HeadStats<T> {
+        &self.stats
+    }
+
+    /// Maximum and sum of each row, for [`Call::inspect_with`](crate::Call::inspect_with).
+    pub fn into_stats(self) -> HeadStats<T> {
+        self.stats
+    }
+
+    /// `(len_query, len_key)`
+    pub fn lengths(&self) -> (usize, usize) {
+        (self.problem.terms.len_query, self.problem.terms.len_key)
+    }
+
+    /// Scores after a stage, or weights, of some queries and keys: `(queries, keys)`, in the accumulator type; bit for bit
+    /// what [`Call::scores`](crate::Call::scores) has at these places.
+    ///
+    /// # Errors
+    /// If there are no such queries or keys, or no memory for the matrix.
+    pub fn matrix(
+        &self,
+        stage: Stage,
+        queries: Range<usize>,
+        keys: Range<usize>,
+    ) -> Result<Array2<T::Accumulator>, Error> {
+        self.check_within(&queries, &keys)?;
+        let _environment = FloatEnvironment::enter();
+        let mut matrix = shaped(zeros::<T::Accumulator>("matrix", &[queries.len(), keys.len()])?);
+        strip::write(&self.head(), stage, (&queries, &keys), &mut matrix);
+        Ok(matrix)
+    }
+
+    /// The matrix pooled to a picture: see [`Map`]. `(rows, columns)` of it; progress is reported as of any call.
+    ///
+    /// # Errors
+    /// If the map asks for queries or keys that do not exist, if there is no memory for it, or if progress cancelled.
+    pub fn map(&self, map: &Map, mut progress: Option<&mut Progress<'_>>) -> Result<Array2<f64>, Error> {
+        let area = map.within(self.lengths());
+        self.check_within(&area.rows.range, &area.columns.range)?;
+        let _environment = FloatEnvironment::enter();
+        map::pooled(&self.shown(area.of, &mut progress)?, &area, &mut progress)
+    }
+
+    /// What there is to say of each query and key: see [`HeadSurvey`].
+    ///
+    /// # Errors
+    /// If there are no such queries, or not as many tokens as queries and keys, or if progress cancelled.
+    pub fn survey(
+        &self,
+        survey: &Survey<'_>,
+        mut progress: Option<&mut Progress<'_>>,
+    ) -> Result<HeadSurvey, Error> {
+        let (len_query, len_key) = self.lengths();
+        let queries = survey.queries.clone().unwrap_or(0..len_query);
+        self.check_within(&queries, &(0..0))?;
+        if let Some((query, key)) = survey.tokens {
+            for (tokens, length) in [(query, len_query), (key, len_key)] {
+                if tokens.len() != length {
+                    return Err(Error::shape("tokens", &[tokens.len()], format!("({length},)")));
+                }
+            }
+        }
+        let _environment = FloatEnvironment::enter();
+        let influences = survey.influence.then(|| Influences::new(self, &mut progress)).transpose()?;
+        survey::surveyed(&self.head(), survey, queries, influences.as_ref(), &mut progress)
+    }
+
+    /// How far the weights of each query are from those of another run, which has as many queries and keys.
+    ///
+    /// # Errors
+    /// If the other run has other lengths, or if progress cancelled.
+    pub fn difference<U: Element>(
+        &self,
+        other: &Inspection<'_, U>,
+        mut progress: Option<&mut Progress<'_>>,
+    ) -> Result<Vec<QueryDifference>, Error> {
+        self.check_same_lengths(other)?;
+        let _environment = FloatEnvironment::enter();
+        let own = self.shown(Of::Weights, &mut None)?;
+        let others = other.shown(Of::Weights, &mut None)?;
+        let elsewhere = [difference::elsewhere(&own.head), difference::elsewhere(&others.head)];
+        difference::compared([&own, &others], elsewhere.each_ref().map(Vec::as_slice), &mut progress)
+    }
+
+    /// [`map`](Self::map) of the numbers of this run less those of another.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map), and if the other run has other lengths.
+    pub fn map_less<U: Element>(
+        &self,
+        other: &Inspection<'_, U>,
+        map: &Map,
+        mut progress: Option<&mut Progress<'_>>,
+    ) -> Result<Array2<f64>, Error> {
+        self.check_same_lengths(other)?;
+        let area = map.within(self.lengths());
+        self.check_within(&area.rows.range, &area.columns.range)?;
+        let _environment = FloatEnvironment::enter();
+        let (from, taken) = (self.shown(area.of, &mut progress)?, other.shown(area.of, &mut progress)?);
+        map::pooled(&Less { from: &from, taken: &taken }, &area, &mut progress)
+    }
+
+    fn check_same_lengths<U: Element>(&self, other: &Inspection<'_, U>) -> Result<(), Error> {
+        let (got, wanted) = (other.lengths(), self.lengths());
+        if got == wanted {
+            return Ok(());
+        }
+        let shown = |(queries, keys): (usize, usize)| format!("{queries} queries and {keys} keys");
+        Err(Error::value("other", shown(got), format!("{}, as this run has", shown(wanted))))
+    }
+
+    /// The numbers that a map shows.
+    fn shown(
+        &self,
+        of: Of,
+        progress: &mut Option<&mut Progress<'_>>,
+    ) -> Result<Shown<'_, T::Accumulator>, Error> {
+        let influences = (of == Of::Influence).then(|| Influences::new(self, progress)).transpose()?;
+        Ok(Shown { head: self.head(), of, influences })
+    }
+
+    fn check_within(&self, queries: &Range<usize>, keys: &Range<usize>) -> Result<(), Error> {
+        let (len_query, len_key) = self.lengths();
+        for (what, range, length) in [("queries", queries, len_query), ("keys", keys, len_key)] {
+            if range.start > range.end || range.end > length {
+                return Err(Error::value(what, format!("{range:?}"), format!("a range within 0..{length}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> Head<'_, T::Accumulator> {
+        Head {
+            terms: &self.problem.terms,
+            arrays: &self.problem,
+            batch: self.at.0,
+            head: self.at.1,
+            stats: [&self.stats.max, &self.stats.sum],
+        }
+    }
+}
+
+/// One head of a call, checked.
+fn problem<'c, T: Element>(
+    attention: &'c Attention<'c>,
+    arrays: &[DynView<'c, T>; 3],
+    at: (usize, usize),
+) -> Result<Problem<'c, T>, Error> {
+    let [query, key, value] = arrays.clone();
+    let problem = Problem::new(attention, query, key, value)?;
+    problem.check_head(at)?;
+    Ok(problem.for_single_heads())
+}
