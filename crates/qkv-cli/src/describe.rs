@@ -67,6 +67,10 @@ pub fn bounds<T: Number>(request: &Request<'_, T>) -> Vec<Bound> {
         let meaning = words::segments(segments.query.shape(), segments.key.shape());
         bounds.push(Bound::plain("segments", meaning));
     }
+    if settings.padding.is_some() {
+        let meaning = "tokens that fill a batch up attend nothing and are attended by none".to_string();
+        bounds.push(Bound::plain("padding", meaning));
+    }
     if settings.alibi {
         bounds.push(Bound::plain("alibi", words::ALIBI.to_string()));
     }

@@ -355,11 +355,7 @@ fn scene<'t, T: Number>(
     let settings = &request.input.settings;
     let causal = describe::causal(request).map(|words| format!("causal, {words}"));
     let bounds = describe::bounds(request);
-    let tokens = request.input.tokens.as_ref();
-    let own_tokens = tokens.and_then(|batches| match &batches[..] {
-        [all] => Some(all),
-        each => each.get(place.batch),
-    });
+    let tokens = request.input.tokens_of(place.batch);
     Ok(Scene {
         trace,
         shapes: Shapes {
@@ -383,7 +379,7 @@ fn scene<'t, T: Number>(
             .chain(bounds.iter().map(Bound::line))
             .map(|words| text::sentence(&words))
             .collect(),
-        tokens: own_tokens.filter(|tokens| tokens.len() == extents.len_key).cloned(),
+        tokens: tokens.filter(|tokens| tokens.len() == extents.len_key).map(<[String]>::to_vec),
     })
 }
 

@@ -76,7 +76,7 @@ fn nested(array: ArrayViewD<'_, f64>) -> Value {
 }
 
 /// JSON has no infinities and no NaN; as texts, Python's `float` and JavaScript's `Number` read them.
-fn number(x: f64) -> Value {
+pub fn number(x: f64) -> Value {
     match x {
         x if x.is_nan() => json!("NaN"),
         f64::INFINITY => json!("Infinity"),

@@ -9,6 +9,7 @@ use qkv_io::Dtype;
 use crate::layout::Trio;
 use crate::mask::Mask;
 use crate::options::{AttentionOptions, MaskAs};
+use crate::recording;
 use crate::settings::{self, Settings};
 use crate::source::{self, Array, Arrays, Source};
 
@@ -25,6 +26,13 @@ pub struct Sources<'a> {
     pub query: Option<&'a Source>,
     pub key: Option<&'a Source>,
     pub value: Option<&'a Source>,
+}
+
+impl<'a> Sources<'a> {
+    /// One file with all of them.
+    pub fn input(input: &'a Source) -> Self {
+        Self { input: Some(input), query: None, key: None, value: None }
+    }
 }
 
 /// What a file gives: queries, keys and values, or what they are made from.
@@ -69,18 +77,35 @@ pub struct Input {
 }
 
 impl Input {
+    /// The layers of a recording, each to be read by itself: the one asked for, or all; of another file its only one, which has no number.
+    pub fn layers(source: &Source, options: &AttentionOptions) -> anyhow::Result<Vec<Option<usize>>> {
+        if options.layer.is_some() || source.name.is_some() {
+            return Ok(vec![options.layer]);
+        }
+        let layers = recording::layers(&Arrays::open(&source.path, &options.reading())?);
+        Ok(if layers.is_empty() { vec![None] } else { layers.into_iter().map(Some).collect() })
+    }
+
     pub fn read(sources: &Sources<'_>, options: &AttentionOptions) -> anyhow::Result<Self> {
         let reading = options.reading();
         let overrides = [(sources.query, QUERY), (sources.key, KEY), (sources.value, VALUE)];
         let mut own = match sources.input {
-            Some(Source { path, name: None }) => Some(Arrays::open(path, &reading)?),
+            Some(Source { path, name: None }) => {
+                let mut own = Arrays::open(path, &reading)?;
+                recording::enter(&mut own, options.layer)?;
+                Some(own)
+            }
             Some(source) => {
+                if options.layer.is_some() {
+                    bail!("--layer: one array of a file is named; leave one out");
+                }
                 // One named array of a file is x.
                 let (array, rest) = source::read(source, &[], &reading)?;
                 let title = array.origin.clone();
                 let given = Given::Arrays(Trio { query: array.clone(), key: array.clone(), value: array });
                 return Self::new(given, title, rest, options);
             }
+            None if options.layer.is_some() => bail!("--layer: want INPUT, a recording"),
             None => None,
         };
         let mut notes = Vec::new();
@@ -108,6 +133,9 @@ impl Input {
 
     /// Of arrays that did not come from a file.
     pub fn of(mut own: Arrays, title: String, options: &AttentionOptions) -> anyhow::Result<Self> {
+        if options.layer.is_some() {
+            bail!("--layer: {title} is no recording; leave it out");
+        }
         let found = [QUERY, KEY, VALUE].map(|names| own.take(&names));
         let found = found.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         let sources = Sources { input: None, query: None, key: None, value: None };
@@ -144,6 +172,16 @@ impl Input {
         }
         notes.extend(unused(&rest));
         Ok(Self { title, given, dtype, mask, settings, tokens, notes, warnings, rest })
+    }
+}
+
+impl Input {
+    /// The names of the tokens of one batch, flat over all batch axes.
+    pub fn tokens_of(&self, batch: usize) -> Option<&[String]> {
+        match &self.tokens.as_ref()?[..] {
+            [all] => Some(all),
+            each => each.get(batch).map(Vec::as_slice),
+        }
     }
 }
 

@@ -15,6 +15,8 @@ mod describe;
 mod expected;
 mod explain;
 mod explain_json;
+mod head;
+mod heads;
 mod input;
 mod interrupt;
 mod layout;
@@ -28,12 +30,15 @@ mod paths;
 mod progress;
 mod projected;
 mod random;
+mod recording;
 mod request;
 mod sample;
 mod settings;
 mod source;
+mod table;
 mod terminal;
 mod tokens;
+mod top;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -60,6 +65,10 @@ enum Command {
     Explain(Box<explain::Arguments>),
     /// Hold every path against the f64 reference, the scalar program and what the file expects
     Check(Box<check::Arguments>),
+    /// Rank the keys that one query attends most, or the queries that attend one key most
+    Top(Box<top::Arguments>),
+    /// List all heads with a few numbers each, to sort and find them by
+    Heads(Box<heads::Arguments>),
     /// Draw arrays of random numbers, the very ones that torch draws from the seed, into a file
     Random(random::Arguments),
     /// Measure the engine on named cases, beside the most that this machine's arithmetic and memory allow
@@ -78,6 +87,8 @@ fn main() -> ExitCode {
         Command::Attend(arguments) => attend::run(arguments, &mut terminal),
         Command::Explain(arguments) => explain::run(arguments, &mut terminal),
         Command::Check(arguments) => check::run(arguments, &mut terminal),
+        Command::Top(arguments) => top::run(arguments, &mut terminal),
+        Command::Heads(arguments) => heads::run(arguments, &mut terminal),
         Command::Random(arguments) => random::run(arguments, &mut terminal),
         Command::Bench(arguments) => bench::run(arguments, &mut terminal),
     });

@@ -76,6 +76,10 @@ pub struct AttentionOptions {
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
 
+    /// Which layer of a recording: a file of arrays layers.N.q, layers.N.k and layers.N.v
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+
     /// What the 2-byte voids of a .npy file are
     #[arg(long = "as", value_name = "TYPE")]
     pub void_as: Option<VoidAs>,
@@ -124,7 +128,7 @@ pub enum VoidAs {
     Bf16,
 }
 
-fn parse_window(text: &str) -> Result<Window, String> {
+pub fn parse_window(text: &str) -> Result<Window, String> {
     let wanted = || format!("want LEFT,RIGHT: two numbers of positions, such as 127,0 or -,0; got {text:?}");
     let bound = |text: &str| match text.trim() {
         "-" => Ok(None),

@@ -22,6 +22,15 @@ impl Progress {
         Self { bar, since: Instant::now() }
     }
 
+    /// Of one part of the work, as all parts were of one size.
+    pub fn part(&self, number: usize, count: usize) -> impl FnMut(u64, u64) -> ControlFlow<()> + '_ {
+        const STEPS: u64 = 1000;
+        move |done, total| {
+            let done = number as u64 * STEPS + done * STEPS / total.max(1);
+            self.report(done, count as u64 * STEPS)
+        }
+    }
+
     pub fn report(&self, done: u64, total: u64) -> ControlFlow<()> {
         if self.since.elapsed() >= PATIENCE {
             self.bar.set_length(total);

@@ -94,6 +94,9 @@ impl<'a, T: Number> Request<'a, T> {
         let call = plain.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
         call.check().map_err(|error| explained(input, layout, error))?;
         let extents = Extents::of(&arrays);
+        if let Some(padding) = &input.settings.padding {
+            padding.check(extents.batches).with_context(|| input.title.clone())?;
+        }
         Ok(Self { input, layout, layer, arrays, extents, simd })
     }
 

@@ -1,15 +1,16 @@
 //! The options of a call, settled: what the command line says, and where it is silent the input's metadata.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use ndarray::{ArrayD, Axis};
-use qkv::{Alibi, Alignment, Attention, Window};
+use qkv::{Alibi, Alignment, Attention, Hint, MaskFn, Region, Window};
 use qkv_io::{Tensor, TensorView};
 use qkv_view::show;
 
 use crate::mask::as_f64;
-use crate::options::{AttentionOptions, Causal, MaskAs};
+use crate::options::{AttentionOptions, Causal, MaskAs, parse_window};
 use crate::source::{self, Arrays};
 
 /// Everything a call is told but the arrays and the mask.
@@ -25,6 +26,8 @@ pub struct Settings {
     pub window: Option<Window>,
     pub key_lengths: Option<Vec<usize>>,
     pub segments: Option<Segments>,
+    /// What the input's metadata says of tokens that only fill a batch up.
+    pub padding: Option<Padding>,
     pub alibi: bool,
     pub sinks: Option<Vec<f64>>,
     /// What the input's metadata says about its own mask.
@@ -37,6 +40,50 @@ pub struct Settings {
 pub struct Segments {
     pub query: ArrayD<i64>,
     pub key: ArrayD<i64>,
+}
+
+/// For each batch the positions of its real tokens, from one up to but not including another. The others attend nothing and are
+/// attended by none.
+pub struct Padding(Vec<[i64; 2]>);
+
+impl Padding {
+    /// Whether there is one range for all batches, or one for each.
+    pub fn check(&self, batches: usize) -> anyhow::Result<()> {
+        match self.0.len() {
+            1 => Ok(()),
+            count if count == batches => Ok(()),
+            count => bail!("metadata padding: got {count} ranges, want 1 or {batches}: one for each batch"),
+        }
+    }
+
+    fn real(&self, batch: usize) -> Range<i64> {
+        let [start, end] = self.0[batch.min(self.0.len() - 1)];
+        start..end
+    }
+}
+
+impl MaskFn for Padding {
+    fn fill(&self, region: &Region, visible: &mut [bool]) {
+        let real = self.real(region.batch);
+        for (query, row) in region.queries.clone().zip(visible.chunks_mut(region.width())) {
+            for (key, visible) in region.keys.clone().zip(row) {
+                *visible = real.contains(&query) && real.contains(&key);
+            }
+        }
+    }
+
+    fn hint(&self, region: &Region) -> Hint {
+        let real = self.real(region.batch);
+        let within = |range: &Range<i64>| real.start <= range.start && range.end <= real.end;
+        let apart = |range: &Range<i64>| range.end <= real.start || real.end <= range.start;
+        if within(&region.queries) && within(&region.keys) {
+            Hint::Full
+        } else if apart(&region.queries) || apart(&region.keys) {
+            Hint::Empty
+        } else {
+            Hint::Mixed
+        }
+    }
 }
 
 impl Settings {
@@ -60,20 +107,34 @@ impl Settings {
         };
         let causal = alignment(options, &metadata, &mut notes)?;
         let mask_as = metadata.mask_as()?;
+        let softcap =
+            match (options.softcap, metadata.noted("softcap", options.softcap.is_some(), &mut notes)) {
+                (None, true) => Some(metadata.parse("softcap", "a number")?),
+                (given, _) => given,
+            };
+        let window = match (options.window, metadata.noted("window", options.window.is_some(), &mut notes)) {
+            (None, true) => Some(metadata.window()?),
+            (given, _) => given,
+        };
+        let padding = match metadata.noted("padding", false, &mut notes) {
+            true => Some(metadata.padding()?),
+            false => None,
+        };
         if let Some(lowest) = options.key_offset.filter(|&offset| offset < 0) {
             bail!("--key-offset: got {lowest}, want at least 0");
         }
         Ok(Self {
             scale,
             scale_from,
-            softcap: options.softcap,
+            softcap,
             causal,
             prefix: options.prefix.clone(),
             query_offset: if causal.is_some() { None } else { options.query_offset },
             key_offset: options.key_offset.unwrap_or(0),
-            window: options.window,
+            window,
             key_lengths: options.key_lengths.clone(),
             segments: read_segments(options)?,
+            padding,
             alibi: options.alibi,
             sinks: read_sinks(options)?,
             mask_as,
@@ -116,6 +177,9 @@ impl Settings {
                 query.slice_axis_inplace(Axis(axis), (first..).into());
             }
             attention = attention.segments(query, key.view());
+        }
+        if let Some(padding) = &self.padding {
+            attention = attention.mask_fn(padding);
         }
         if self.alibi {
             attention = attention.alibi(Alibi::Paper);
@@ -194,6 +258,35 @@ impl Metadata<'_> {
         let text = self.texts.get(key).map_or("", String::as_str);
         let number = text.trim().parse().ok();
         number.with_context(|| format!("{}: metadata {key}: got {text:?}, want {wanted}", self.file))
+    }
+
+    /// Whether there is such a text; if so, that it is used or replaced is noted.
+    fn noted(&self, key: &str, replaced: bool, notes: &mut Vec<String>) -> bool {
+        let Some(text) = self.texts.get(key) else { return false };
+        let by = if replaced { format!(" is replaced by --{key}") } else { String::new() };
+        notes.push(match key {
+            // It may be long.
+            "padding" => format!("padding{by}"),
+            _ => format!("{key} {text}{by}"),
+        });
+        true
+    }
+
+    fn window(&self) -> anyhow::Result<Window> {
+        let text = self.texts.get("window").map_or("", String::as_str);
+        parse_window(text).map_err(|error| anyhow!("{}: metadata window: {error}", self.file))
+    }
+
+    fn padding(&self) -> anyhow::Result<Padding> {
+        let text = self.texts.get("padding").map_or("", String::as_str);
+        match serde_json::from_str::<Vec<[i64; 2]>>(text) {
+            Ok(real) if !real.is_empty() => Ok(Padding(real)),
+            _ => bail!(
+                "{}: metadata padding: want a JSON list of [start, end], the positions of each batch's real tokens, such as \
+                 [[0, 12], [3, 12]]",
+                self.file
+            ),
+        }
     }
 
     fn causal(&self, text: &str) -> anyhow::Result<Causal> {

@@ -431,15 +431,37 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// # Errors
     /// As [`run`](Self::run), and if the batch or head does not exist.
     pub fn inspect(self, batch: usize, head: usize) -> Result<Inspection<'c, T>, Error> {
+        self.open(batch, head, None)
+    }
+
+    /// [`inspect`](Self::inspect) of some neighbouring queries alone, and with work for these alone.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect), and if a query does not exist.
+    pub fn inspect_queries(
+        self,
+        batch: usize,
+        head: usize,
+        queries: Range<usize>,
+    ) -> Result<Inspection<'c, T>, Error> {
+        self.open(batch, head, Some(queries))
+    }
+
+    fn open(
+        self,
+        batch: usize,
+        head: usize,
+        queries: Option<Range<usize>>,
+    ) -> Result<Inspection<'c, T>, Error> {
         let Self { attention, query, key, value, mut progress, .. } = self;
         let arrays = [query, key, value].map(ArrayView::into_dyn);
-        Inspection::new(attention, arrays, (batch, head), &mut progress)
+        Inspection::new(attention, arrays, (batch, head), queries, &mut progress)
     }
 
     /// [`inspect`](Self::inspect) with the maxima and sums of a time before, which must be of this head: nothing is computed.
     ///
     /// # Errors
-    /// As [`inspect`](Self::inspect), and if there is not one for each query.
+    /// As [`inspect`](Self::inspect), and if they are of queries that do not exist.
     pub fn inspect_with(
         self,
         batch: usize,

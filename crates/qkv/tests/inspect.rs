@@ -189,7 +189,7 @@ fn two_runs_differ_as_their_weights_do() {
             // What is missing to 1 is the sink's, or nothing's, if it is more than rounding.
             let rest =
                 |row: &ArrayView1<'_, f64>| Some(1.0 - row.sum()).filter(|&rest| rest > 1e-5).unwrap_or(0.0);
-            let part = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * (2.0 * a / (a + b)).ln() };
+            let part = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * libm::log(2.0 * a / (a + b)) };
             let pairs = a.iter().zip(b).map(|(&a, &b)| (a, b)).chain([(rest(&a), rest(&b))]);
             let want = pairs.map(|(a, b)| part(a, b) + part(b, a)).sum::<f64>() / 2.0;
             assert!((row.divergence - want).abs() < 1e-6, "{i}: {}, {want}", row.divergence);
@@ -215,11 +215,38 @@ fn statistics_of_a_time_before_serve_again() {
     let again = call().inspect_with(1, 1, first.stats().clone()).unwrap();
     let map = Map::new(Of::Weights).size(20, 20);
     assert_eq!(first.map(&map, None).unwrap(), again.map(&map, None).unwrap());
-    let of_others = arrays::<f16>(39, 60);
+    let of_others = arrays::<f16>(41, 60);
     let others =
         attention.call(of_others[0].view(), key.view(), value.view()).inspect(0, 0).unwrap().into_stats();
     let error = call().inspect_with(1, 1, others).err().unwrap();
-    assert_eq!(error.to_string(), "stats: got shape (39,), want (40,): one for each query");
+    assert_eq!(error.to_string(), "stats: got 0..41, want a range within 0..40");
+}
+
+#[test]
+fn some_queries_alone_say_what_they_say_among_all() {
+    let [query, key, value] = arrays::<f32>(300, 200);
+    for attention in heads() {
+        let call = || attention.call(query.view(), key.view(), value.view());
+        let (all, some) = (call().inspect(1, 2).unwrap(), call().inspect_queries(1, 2, 70..233).unwrap());
+        assert_eq!((some.queries(), some.lengths()), (70..233, (300, 200)));
+        for of in [Of::Weights, Of::Influence, Of::Mask] {
+            let map = Map::new(of).size(50, 60);
+            let want = all.map(&map.clone().queries(70..233), None).unwrap();
+            assert_eq!(some.map(&map, None).unwrap(), want, "{of:?}");
+        }
+        let survey = Survey::new().top(3).influence();
+        let want = all.survey(&survey.clone().queries(70..233), None).unwrap();
+        assert_eq!(some.survey(&survey, None).unwrap(), want);
+        let other = call().inspect_queries(0, 2, 70..233).unwrap();
+        let want = all.difference(&call().inspect(0, 2).unwrap(), None).unwrap();
+        assert_eq!(some.difference(&other, None).unwrap(), want[70..233]);
+        let error = some.matrix(Stage::Masked, 69..80, 0..1).err().unwrap();
+        assert_eq!(error.to_string(), "queries: got 69..80, want a range within 70..233");
+        assert!(all.difference(&other, None).is_err());
+    }
+    let plain = Attention::new();
+    let one = plain.call(query.view(), key.view(), value.view()).inspect_queries(0, 0, 299..299).unwrap();
+    assert!(one.survey(&Survey::new(), None).unwrap().rows.is_empty());
 }
 
 #[test]

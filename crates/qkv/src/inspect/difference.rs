@@ -1,6 +1,8 @@
 //! Two runs of one head beside each other: f32 and bf16, before fine-tuning and after. How far each query's attention has
 //! moved, in one pass over both.
 
+use std::ops::Range;
+
 use super::numbers::Numbers;
 use super::strip::{Head, Strip, blocks, strips};
 use crate::attention::Progress;
@@ -46,66 +48,64 @@ pub(super) fn elsewhere<A: Real>(head: &Head<'_, A>) -> Vec<f64> {
     max.zip(sum).map(of_row).collect()
 }
 
-/// Of all queries; `numbers` are the weights of two runs, and `elsewhere` what their rows have beside.
+/// Of some queries; `numbers` are the weights of two runs, and `elsewhere` what their rows have beside.
 ///
 /// # Errors
 /// If progress cancelled.
 pub(super) fn compared(
     numbers: [&dyn Numbers; 2],
-    elsewhere: [&[f64]; 2],
+    (queries, elsewhere): (Range<usize>, [&[f64]; 2]),
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<Vec<QueryDifference>, Error> {
     let terms = numbers[0].terms();
-    let mut rows = vec![QueryDifference::default(); terms.len_query];
-    let total = terms.len_query.div_ceil(TASK);
-    let tasks = rows.chunks_mut(TASK).enumerate();
+    let mut rows = vec![QueryDifference::default(); queries.len()];
+    let total = queries.len().div_ceil(TASK);
+    let tasks =
+        rows.chunks_mut(TASK).zip(elsewhere[0].chunks(TASK)).zip(elsewhere[1].chunks(TASK)).enumerate();
+    let tasks = tasks.map(|(task, ((rows, of_one), of_other))| Part {
+        first: queries.start + task * TASK,
+        rows,
+        elsewhere: [of_one, of_other],
+    });
     let buffers = Buffers { kept: None, new: || [Strip::new(), Strip::new()] };
-    let threads = plan::threads(terms, terms.len_query);
-    each_task(
-        (total, tasks),
-        threads,
-        progress,
-        buffers,
-        |strips, (task, rows): (usize, &mut [QueryDifference])| {
-            compare(numbers, elsewhere, task * TASK, rows, strips);
-        },
-    )?;
+    let threads = plan::threads(terms, queries.len());
+    each_task((total, tasks), threads, progress, buffers, |strips, part: Part<'_>| {
+        part.compare(numbers, strips)
+    })?;
     Ok(rows)
 }
 
-/// Some queries from one on.
-fn compare(
-    numbers: [&dyn Numbers; 2],
-    elsewhere: [&[f64]; 2],
+/// Some neighbouring queries.
+struct Part<'r> {
     first: usize,
-    rows: &mut [QueryDifference],
-    both: &mut [Strip<f64>; 2],
-) {
-    let mut makers = numbers.map(Numbers::maker);
-    for queries in blocks(first..first + rows.len()) {
-        let mut sums = [Sums::default(); QUERY_BLOCK];
+    rows: &'r mut [QueryDifference],
+    elsewhere: [&'r [f64]; 2],
+}
+
+impl Part<'_> {
+    fn compare(self, numbers: [&dyn Numbers; 2], both: &mut [Strip<f64>; 2]) {
         let terms = numbers[0].terms();
-        for keys in strips(terms, 0..terms.len_key) {
-            if !numbers.iter().any(|numbers| numbers.sees(&queries, &keys)) {
-                continue;
-            }
-            for (maker, strip) in makers.iter_mut().zip(both.iter_mut()) {
-                maker.make(&queries, &keys, strip);
-            }
-            let [a, b] = both.each_ref().map(Strip::of_keys);
-            for ((key, a), b) in keys.zip(a).zip(b) {
-                for ((sums, &a), &b) in sums.iter_mut().zip(a).zip(b).take(queries.len()) {
-                    sums.add(key, [a, b]);
+        let mut makers = numbers.map(Numbers::maker);
+        for queries in blocks(self.first..self.first + self.rows.len()) {
+            let mut sums = [Sums::default(); QUERY_BLOCK];
+            for keys in strips(terms, 0..terms.len_key) {
+                if !numbers.iter().any(|numbers| numbers.sees(&queries, &keys)) {
+                    continue;
+                }
+                for (maker, strip) in makers.iter_mut().zip(both.iter_mut()) {
+                    maker.make(&queries, &keys, strip);
+                }
+                let [a, b] = both.each_ref().map(Strip::of_keys);
+                for ((key, a), b) in keys.zip(a).zip(b) {
+                    for ((sums, &a), &b) in sums.iter_mut().zip(a).zip(b).take(queries.len()) {
+                        sums.add(key, [a, b]);
+                    }
                 }
             }
-        }
-        for (query, sums) in queries.clone().zip(&sums) {
-            let rest = elsewhere.map(|all| all[query]);
-            rows[query - first] = QueryDifference {
-                divergence: (sums.twice_divergence + twice_divergence(rest)) / 2.0,
-                largest: sums.largest,
-                top_keys: sums.top.map(|(key, weight)| (weight > 0.0).then_some(key)),
-            };
+            for (query, sums) in queries.zip(&sums) {
+                let row = query - self.first;
+                self.rows[row] = sums.finish(self.elsewhere.map(|all| all[row]));
+            }
         }
     }
 }
@@ -120,6 +120,14 @@ struct Sums {
 }
 
 impl Sums {
+    fn finish(&self, elsewhere: [f64; 2]) -> QueryDifference {
+        QueryDifference {
+            divergence: (self.twice_divergence + twice_divergence(elsewhere)) / 2.0,
+            largest: self.largest,
+            top_keys: self.top.map(|(key, weight)| (weight > 0.0).then_some(key)),
+        }
+    }
+
     fn add(&mut self, key: usize, weights: [f64; 2]) {
         self.twice_divergence += twice_divergence(weights);
         let moved = (weights[0] - weights[1]).abs();

@@ -4,6 +4,8 @@
 //! key has more than half of the weight, 1 - p has lost digits; the outputs without those keys come from one more call, in
 //! which each is hidden from its query.
 
+use std::ops::Range;
+
 use ndarray::{Array2, ArrayView2, s};
 
 use super::Inspection;
@@ -23,7 +25,8 @@ const DOMINANT: f64 = 0.5;
 
 /// What the influences of a whole head are made from.
 pub(super) struct Influences<A> {
-    /// `(len_query, dim_value)`, not rounded to the element type.
+    first_query: usize,
+    /// `(queries, dim_value)`, not rounded to the element type.
     output: Array2<A>,
     /// How far the output of each query would move without its dominant key, if it has one.
     without: Vec<f64>,
@@ -34,16 +37,18 @@ impl<A: Real> Influences<A> {
         inspection: &Inspection<'_, T>,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<Self, Error> {
-        let output = output(&inspection.problem, inspection.at, progress)?;
+        let (at, queries) = (inspection.at, inspection.queries());
+        let output = output(&inspection.problem, at, &queries, progress)?;
         let dominant = dominant(&inspection.head(), progress)?;
         if dominant.iter().all(Option::is_none) {
-            return Ok(Self { output, without: Vec::new() });
+            return Ok(Self { first_query: queries.start, output, without: Vec::new() });
         }
-        let hidden = Hidden { dominant: &dominant, visibility: &inspection.problem.terms.visibility };
+        let visibility = &inspection.problem.terms.visibility;
+        let hidden = Hidden { first_query: queries.start, dominant: &dominant, visibility };
         let attention = inspection.attention.clone().mask_fn(&hidden);
         let [query, key, value] = inspection.arrays.clone();
         let problem = Problem::new(&attention, query, key, value)?.for_single_heads();
-        let others = self::output(&problem, inspection.at, progress)?;
+        let others = self::output(&problem, at, &queries, progress)?;
         let without = output.rows().into_iter().zip(others.rows()).map(|(output, others)| {
             let moved = output
                 .iter()
@@ -52,7 +57,7 @@ impl<A: Real> Influences<A> {
             moved.sum::<f64>().sqrt()
         });
         let without = without.collect();
-        Ok(Self { output, without })
+        Ok(Self { first_query: queries.start, output, without })
     }
 
     /// Of the pairs of a strip, in place of their weights.
@@ -68,10 +73,11 @@ impl<A: Real> Influences<A> {
         scratch.values.resize(keys.len().max(scratch.values.len() / columns.max(1)) * columns, A::ZERO);
         let values = rows_of_tile(head.arrays, role, keys.clone(), &mut scratch.values, columns);
         let mut without = [0.0; QUERY_BLOCK];
-        if let Some(own) = self.without.get(queries.clone()) {
+        let rows = queries.start - self.first_query..queries.end - self.first_query;
+        if let Some(own) = self.without.get(rows.clone()) {
             without[..own.len()].copy_from_slice(own);
         }
-        let output = self.output.slice(s![queries.clone(), ..]);
+        let output = self.output.slice(s![rows, ..]);
         let (scores, cells) = (scores.of_keys(), weights.of_keys_mut());
         head.terms.simd.run(FromWeights {
             scores,
@@ -98,15 +104,16 @@ impl<A: Real> Scratch<A> {
     }
 }
 
-/// The outputs of a head in the accumulator type.
+/// Outputs of a head in the accumulator type.
 fn output<T: Element>(
     problem: &Problem<'_, T>,
     (batch, head): (usize, usize),
+    queries: &Range<usize>,
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<Array2<T::Accumulator>, Error> {
-    let mut output = zeros::<T::Accumulator>("output", &[problem.terms.len_query, problem.terms.dim_value])?;
+    let mut output = zeros::<T::Accumulator>("output", &[queries.len(), problem.terms.dim_value])?;
     let target = output.view_mut().into_dimensionality().expect("two axes");
-    T::attend_wide(problem, Heads::one(target, (batch, head, 0), None, Finish::Mean), progress)?;
+    T::attend_wide(problem, Heads::one(target, (batch, head, queries.start), None, Finish::Mean), progress)?;
     Ok(shaped(output))
 }
 
@@ -116,37 +123,38 @@ fn dominant<A: Real>(
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<Vec<Option<usize>>, Error> {
     let terms = head.terms;
-    let mut dominant = vec![None; terms.len_query];
-    let blocks = blocks(0..terms.len_query).zip(dominant.chunks_mut(QUERY_BLOCK));
-    let total = terms.len_query.div_ceil(QUERY_BLOCK);
+    let mut dominant = vec![None; head.queries().len()];
+    let total = blocks(head.queries()).count();
+    let mut rest = &mut dominant[..];
+    let tasks = blocks(head.queries()).map(|queries| {
+        let (own, after) = std::mem::take(&mut rest).split_at_mut(queries.len());
+        rest = after;
+        (queries, own)
+    });
+    let threads = plan::threads(terms, head.queries().len());
     let buffers = Buffers { kept: None, new: || Strips::new(terms) };
-    each_task(
-        (total, blocks),
-        plan::threads(terms, terms.len_query),
-        progress,
-        buffers,
-        |strips, (queries, dominant)| {
-            // A weight is at most 1 / sum.
-            if head.stats[1][queries.clone()].iter().all(|&sum| sum.to_f64() * DOMINANT >= 1.0) {
-                return;
-            }
-            for keys in head.seen(&queries, &(0..terms.len_key)) {
-                let (_, weights) = strips.weigh(head, &queries, &keys);
-                for (key, weights) in keys.zip(weights.of_keys()) {
-                    for (dominant, weight) in dominant.iter_mut().zip(weights) {
-                        if weight.to_f64() > DOMINANT {
-                            *dominant = Some(key);
-                        }
+    each_task((total, tasks), threads, progress, buffers, |strips, (queries, dominant)| {
+        // A weight is at most 1 / sum.
+        if head.stats(&queries)[1].iter().all(|&sum| sum.to_f64() * DOMINANT >= 1.0) {
+            return;
+        }
+        for keys in head.seen(&queries, &(0..terms.len_key)) {
+            let (_, weights) = strips.weigh(head, &queries, &keys);
+            for (key, weights) in keys.zip(weights.of_keys()) {
+                for (dominant, weight) in dominant.iter_mut().zip(weights) {
+                    if weight.to_f64() > DOMINANT {
+                        *dominant = Some(key);
                     }
                 }
             }
-        },
-    )?;
+        }
+    })?;
     Ok(dominant)
 }
 
 /// Hides the dominant key of each query.
 struct Hidden<'d> {
+    first_query: usize,
     dominant: &'d [Option<usize>],
     visibility: &'d Visibility<'d>,
 }
@@ -154,8 +162,8 @@ struct Hidden<'d> {
 impl Hidden<'_> {
     /// The pairs of a region that are hidden, counted from its start.
     fn pairs(&self, region: &Region) -> impl Iterator<Item = (usize, usize)> {
-        let (first_query, first_key) =
-            self.visibility.positions(Pair { batch: region.batch, head: region.head, query: 0, key: 0 });
+        let first = Pair { batch: region.batch, head: region.head, query: self.first_query, key: 0 };
+        let (first_query, first_key) = self.visibility.positions(first);
         let queries =
             (region.queries.start - first_query) as usize..(region.queries.end - first_query) as usize;
         let keys = (region.keys.start - first_key) as usize..(region.keys.end - first_key) as usize;

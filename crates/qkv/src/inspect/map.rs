@@ -49,7 +49,7 @@ pub enum Pool {
     Farthest,
 }
 
-/// A picture of a head that is asked for: of all queries and keys, 1024 × 1024 or as many as there are, pooled by their
+/// A picture of a head that is asked for: of all queries that are open and all keys, 1024 × 1024 or as many as there are, pooled by their
 /// maximum; or as said.
 #[derive(Clone, Debug)]
 pub struct Map {
@@ -61,7 +61,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// Of all queries and keys.
+    /// Of all queries that are open, and all keys.
     pub fn new(of: Of) -> Self {
         Self { of, pool: Pool::Max, size: (SIZE, SIZE), queries: None, keys: None }
     }
@@ -90,9 +90,9 @@ impl Map {
         self
     }
 
-    /// Of a head with so many queries and keys.
-    pub(super) fn within(&self, (len_query, len_key): (usize, usize)) -> Area {
-        let queries = self.queries.clone().unwrap_or(0..len_query);
+    /// Of a head with these queries and so many keys.
+    pub(super) fn within(&self, queries: Range<usize>, len_key: usize) -> Area {
+        let queries = self.queries.clone().unwrap_or(queries);
         let keys = self.keys.clone().unwrap_or(0..len_key);
         let (rows, columns) = (self.size.0.min(queries.len()), self.size.1.min(keys.len()));
         Area {

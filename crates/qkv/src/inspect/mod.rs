@@ -36,17 +36,24 @@ pub use rank::{Ranked, Ranking};
 use strip::Head;
 pub use survey::{HeadSummary, HeadSurvey, QuerySurvey, Survey};
 
-/// What exact weights of one head are made from: maximum and sum of each row, `(len_query,)`.
+/// What exact weights of one head are made from: maximum and sum of each row, `(queries,)`, of all queries or of some
+/// neighbouring ones.
 ///
 /// It takes a pass over the head's scores to make and little memory to keep; with it, any weight is a few products
 /// away. See [`RowStats`](crate::RowStats) for the same of a whole call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadStats<T: Element> {
+    first_query: usize,
     max: Vec<T::Accumulator>,
     sum: Vec<T::Accumulator>,
 }
 
 impl<T: Element> HeadStats<T> {
+    /// Which queries they are of.
+    pub fn queries(&self) -> Range<usize> {
+        self.first_query..self.first_query + self.max.len()
+    }
+
     /// The largest visible score of each query, or the sink if that is larger; -∞ where nothing may be attended.
     pub fn max(&self) -> &[T::Accumulator] {
         &self.max
@@ -87,20 +94,25 @@ impl<'c, T: Element> Inspection<'c, T> {
         attention: &'c Attention<'c>,
         arrays: [DynView<'c, T>; 3],
         at: (usize, usize),
+        queries: Option<Range<usize>>,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<Self, Error> {
         let mut problem = problem(attention, &arrays, at)?;
-        let len_query = problem.terms.len_query;
-        let column = || zeros::<T::Accumulator>("row statistics", &[len_query]);
+        let all = 0..problem.terms.len_query;
+        let queries = queries.unwrap_or(all.clone());
+        check_within("queries", &queries, &all)?;
+        let column = || zeros::<T::Accumulator>("row statistics", &[queries.len()]);
         let (mut max, mut sum) = (column()?, column()?);
-        let mut nothing = zeros::<T>("output", &[len_query, 0])?;
+        let mut nothing = zeros::<T>("output", &[queries.len(), 0])?;
         problem.without_values(|problem| {
             let _environment = FloatEnvironment::enter();
             let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
             let target = nothing.view_mut().into_dimensionality().expect("two axes");
-            T::attend(problem, Heads::one(target, (at.0, at.1, 0), Some(both), Finish::Mean), progress)
+            let rows = Heads::one(target, (at.0, at.1, queries.start), Some(both), Finish::Mean);
+            T::attend(problem, rows, progress)
         })?;
-        let stats = HeadStats { max: max.into_raw_vec_and_offset().0, sum: sum.into_raw_vec_and_offset().0 };
+        let [max, sum] = [max, sum].map(|column| column.into_raw_vec_and_offset().0);
+        let stats = HeadStats { first_query: queries.start, max, sum };
         Ok(Self { attention, arrays, problem, at, stats })
     }
 
@@ -112,14 +124,7 @@ impl<'c, T: Element> Inspection<'c, T> {
         stats: HeadStats<T>,
     ) -> Result<Self, Error> {
         let problem = problem(attention, &arrays, at)?;
-        let len_query = problem.terms.len_query;
-        if stats.max.len() != len_query {
-            return Err(Error::shape(
-                "stats",
-                &[stats.max.len()],
-                format!("({len_query},): one for each query"),
-            ));
-        }
+        check_within("stats", &stats.queries(), &(0..problem.terms.len_query))?;
         Ok(Self { attention, arrays, problem, at, stats })
     }
 
@@ -133,7 +138,12 @@ impl<'c, T: Element> Inspection<'c, T> {
         self.stats
     }
 
-    /// `(len_query, len_key)`
+    /// The queries that are open.
+    pub fn queries(&self) -> Range<usize> {
+        self.stats.queries()
+    }
+
+    /// `(len_query, len_key)`, of the whole head.
     pub fn lengths(&self) -> (usize, usize) {
         (self.problem.terms.len_query, self.problem.terms.len_key)
     }
@@ -149,7 +159,7 @@ impl<'c, T: Element> Inspection<'c, T> {
         queries: Range<usize>,
         keys: Range<usize>,
     ) -> Result<Array2<T::Accumulator>, Error> {
-        self.check_within(&queries, &keys)?;
+        self.check(&queries, &keys)?;
         let _environment = FloatEnvironment::enter();
         let mut matrix = shaped(zeros::<T::Accumulator>("matrix", &[queries.len(), keys.len()])?);
         strip::write(&self.head(), stage, (&queries, &keys), &mut matrix);
@@ -161,8 +171,8 @@ impl<'c, T: Element> Inspection<'c, T> {
     /// # Errors
     /// If the map asks for queries or keys that do not exist, if there is no memory for it, or if progress cancelled.
     pub fn map(&self, map: &Map, mut progress: Option<&mut Progress<'_>>) -> Result<Array2<f64>, Error> {
-        let area = map.within(self.lengths());
-        self.check_within(&area.rows.range, &area.columns.range)?;
+        let area = map.within(self.queries(), self.lengths().1);
+        self.check(&area.rows.range, &area.columns.range)?;
         let _environment = FloatEnvironment::enter();
         map::pooled(&self.shown(area.of, &mut progress)?, &area, &mut progress)
     }
@@ -177,8 +187,8 @@ impl<'c, T: Element> Inspection<'c, T> {
         mut progress: Option<&mut Progress<'_>>,
     ) -> Result<HeadSurvey, Error> {
         let (len_query, len_key) = self.lengths();
-        let queries = survey.queries.clone().unwrap_or(0..len_query);
-        self.check_within(&queries, &(0..0))?;
+        let queries = survey.queries.clone().unwrap_or(self.queries());
+        self.check(&queries, &(0..0))?;
         if let Some((query, key)) = survey.tokens {
             for (tokens, length) in [(query, len_query), (key, len_key)] {
                 if tokens.len() != length {
@@ -200,12 +210,13 @@ impl<'c, T: Element> Inspection<'c, T> {
         other: &Inspection<'_, U>,
         mut progress: Option<&mut Progress<'_>>,
     ) -> Result<Vec<QueryDifference>, Error> {
-        self.check_same_lengths(other)?;
+        self.check_same(other)?;
         let _environment = FloatEnvironment::enter();
         let own = self.shown(Of::Weights, &mut None)?;
         let others = other.shown(Of::Weights, &mut None)?;
         let elsewhere = [difference::elsewhere(&own.head), difference::elsewhere(&others.head)];
-        difference::compared([&own, &others], elsewhere.each_ref().map(Vec::as_slice), &mut progress)
+        let elsewhere = elsewhere.each_ref().map(Vec::as_slice);
+        difference::compared([&own, &others], (self.queries(), elsewhere), &mut progress)
     }
 
     /// [`map`](Self::map) of the numbers of this run less those of another.
@@ -218,21 +229,24 @@ impl<'c, T: Element> Inspection<'c, T> {
         map: &Map,
         mut progress: Option<&mut Progress<'_>>,
     ) -> Result<Array2<f64>, Error> {
-        self.check_same_lengths(other)?;
-        let area = map.within(self.lengths());
-        self.check_within(&area.rows.range, &area.columns.range)?;
+        self.check_same(other)?;
+        let area = map.within(self.queries(), self.lengths().1);
+        self.check(&area.rows.range, &area.columns.range)?;
         let _environment = FloatEnvironment::enter();
         let (from, taken) = (self.shown(area.of, &mut progress)?, other.shown(area.of, &mut progress)?);
         map::pooled(&Less { from: &from, taken: &taken }, &area, &mut progress)
     }
 
-    fn check_same_lengths<U: Element>(&self, other: &Inspection<'_, U>) -> Result<(), Error> {
-        let (got, wanted) = (other.lengths(), self.lengths());
-        if got == wanted {
+    fn check_same<U: Element>(&self, other: &Inspection<'_, U>) -> Result<(), Error> {
+        let [own, others] = [(self.queries(), self.lengths()), (other.queries(), other.lengths())];
+        if own == others {
             return Ok(());
         }
-        let shown = |(queries, keys): (usize, usize)| format!("{queries} queries and {keys} keys");
-        Err(Error::value("other", shown(got), format!("{}, as this run has", shown(wanted))))
+        let shown = |(open, (len_query, len_key)): (Range<usize>, (usize, usize))| match open.len() {
+            queries if queries == len_query => format!("{len_query} queries and {len_key} keys"),
+            _ => format!("queries {open:?} of {len_query}, and {len_key} keys"),
+        };
+        Err(Error::value("other", shown(others), format!("{}, as this run has", shown(own))))
     }
 
     /// The numbers that a map shows.
@@ -245,14 +259,9 @@ impl<'c, T: Element> Inspection<'c, T> {
         Ok(Shown { head: self.head(), of, influences })
     }
 
-    fn check_within(&self, queries: &Range<usize>, keys: &Range<usize>) -> Result<(), Error> {
-        let (len_query, len_key) = self.lengths();
-        for (what, range, length) in [("queries", queries, len_query), ("keys", keys, len_key)] {
-            if range.start > range.end || range.end > length {
-                return Err(Error::value(what, format!("{range:?}"), format!("a range within 0..{length}")));
-            }
-        }
-        Ok(())
+    fn check(&self, queries: &Range<usize>, keys: &Range<usize>) -> Result<(), Error> {
+        check_within("queries", queries, &self.queries())?;
+        check_within("keys", keys, &(0..self.lengths().1))
     }
 
     fn head(&self) -> Head<'_, T::Accumulator> {
@@ -261,6 +270,7 @@ impl<'c, T: Element> Inspection<'c, T> {
             arrays: &self.problem,
             batch: self.at.0,
             head: self.at.1,
+            first_query: self.stats.first_query,
             stats: [&self.stats.max, &self.stats.sum],
         }
     }
@@ -276,4 +286,11 @@ fn problem<'c, T: Element>(
     let problem = Problem::new(attention, query, key, value)?;
     problem.check_head(at)?;
     Ok(problem.for_single_heads())
+}
+
+fn check_within(what: &'static str, range: &Range<usize>, all: &Range<usize>) -> Result<(), Error> {
+    if all.start <= range.start && range.start <= range.end && range.end <= all.end {
+        return Ok(());
+    }
+    Err(Error::value(what, format!("{range:?}"), format!("a range within {all:?}")))
 }

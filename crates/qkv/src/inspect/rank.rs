@@ -80,8 +80,7 @@ impl Ranks<'_> {
 
     /// Ranks a number if it is large enough. Indices ascend from call to call, so that an equal one ranks below.
     pub(super) fn offer(&mut self, at: usize, ranked: Ranked) {
-        // Not so for NaN.
-        if !(ranked.value > self.bar(at)) {
+        if ranked.value <= self.bar(at) || ranked.value.is_nan() {
             return;
         }
         let count = &mut self.counts[at];

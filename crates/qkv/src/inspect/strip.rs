@@ -78,11 +78,24 @@ pub(crate) struct Head<'p, A> {
     pub(crate) arrays: &'p dyn Arrays<A>,
     pub(crate) batch: usize,
     pub(crate) head: usize,
-    /// Maximum and sum of each of the head's rows.
+    /// The first query that is open.
+    pub(crate) first_query: usize,
+    /// Maximum and sum of each of them.
     pub(crate) stats: [&'p [A]; 2],
 }
 
-impl<A: Real> Head<'_, A> {
+impl<'p, A: Real> Head<'p, A> {
+    /// The queries that are open.
+    pub(crate) fn queries(&self) -> Range<usize> {
+        self.first_query..self.first_query + self.stats[0].len()
+    }
+
+    /// Maximum and sum of some of them.
+    pub(crate) fn stats(&self, queries: &Range<usize>) -> [&'p [A]; 2] {
+        let [start, end] = [queries.start, queries.end].map(|query| query - self.first_query);
+        self.stats.map(|all| &all[start..end])
+    }
+
     /// The strips of some keys that queries of one block may see.
     pub(crate) fn seen<'s>(
         &'s self,
@@ -100,12 +113,12 @@ impl<A: Real> Head<'_, A> {
     }
 
     /// Some keys, strip by strip.
-    pub(crate) fn strips(&self, keys: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<A> {
+    pub(crate) fn strips(&self, keys: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<'p, A> {
         strips(self.terms, keys)
     }
 
     /// The tiles of a strip.
-    fn tiles(&self, keys: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<A> {
+    fn tiles(&self, keys: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<'p, A> {
         cut(keys.clone(), self.terms.visibility.key_offset, TILE).map(|(_, keys)| keys)
     }
 
@@ -174,7 +187,7 @@ impl<A: Real> Strips<A> {
         self.score(head, Stage::Masked, queries, keys);
         self.weights.move_to(queries, keys);
         let (scores, weights) = (self.scores.of_keys(), self.weights.of_keys_mut());
-        head.terms.simd.run(Weigh { stats: head.stats.map(|all| &all[queries.clone()]), scores, weights });
+        head.terms.simd.run(Weigh { stats: head.stats(queries), scores, weights });
         (&self.scores, &mut self.weights)
     }
 

@@ -373,9 +373,9 @@ impl<A: Real> RowSums<A> {
             distance: zeros,
             largest: [A::ZERO; QUERY_BLOCK],
         };
-        for (row, query) in queries.clone().enumerate() {
-            sums.max[row] = head.stats[0][query];
-            sums.log_sum[row] = libm::log(head.stats[1][query].to_f64());
+        for (row, (&max, &sum)) in head.stats(queries)[0].iter().zip(head.stats(queries)[1]).enumerate() {
+            sums.max[row] = max;
+            sums.log_sum[row] = libm::log(sum.to_f64());
         }
         sums
     }

@@ -154,7 +154,7 @@ fn assert_survey<T: Element>(
         let when = |holds: &dyn Fn(i64) -> bool| sum(&|j| f64::from(u8::from(holds(j as i64))));
         let distance = sum(&|j| (own - j as i64).abs() as f64);
         let mass: f64 = weights.sum();
-        let entropy: f64 = weights.iter().map(|&w| if w == 0.0 { 0.0 } else { -w * w.ln() }).sum();
+        let entropy: f64 = weights.iter().map(|&w| if w == 0.0 { 0.0 } else { -w * libm::log(w) }).sum();
         let after = |j: i64| j > 0 && j - 1 < own && key[j as usize - 1] == query[i];
         for (what, got, want, limit) in [
             ("mass", row.mass, mass, 1e-12),
