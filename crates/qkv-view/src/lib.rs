@@ -1,8 +1,9 @@
 //! Attention shown to people: arrays as torch prints them, and an explanation that goes from the embeddings to the
-//! output step by step, with formulas, shapes, numbers and what to see in them.
+//! output step by step, with formulas, shapes, numbers and what to see in them; and [pictures](picture) of attention
+//! matrices.
 //!
-//! No step of attention is computed here: an explanation is made of a [`qkv::Trace`]. Nothing is read or printed either;
-//! text is handed back to the caller.
+//! No step of attention is computed here: an explanation is made of a [`qkv::Trace`]. Nothing is read or printed either,
+//! fonts excepted; text and images are handed back to the caller.
 
 #![deny(unsafe_code)]
 
@@ -10,6 +11,7 @@ pub mod bounds;
 pub mod explain;
 pub mod matrix;
 pub mod measure;
+pub mod picture;
 pub mod row;
 pub mod scale;
 pub mod scene;

@@ -207,7 +207,7 @@ pub fn token(token: &str) -> String {
 const LONGEST_TOKEN: usize = 24;
 
 /// Letters that turn the direction of writing, or are not seen.
-const INVISIBLE: [char; 14] = [
+const INVISIBLE: [char; 16] = [
     '\u{200b}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}',
-    '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}', '\u{feff}', '\u{2028}',
+    '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}', '\u{feff}', '\u{2028}', '\u{2029}', '\u{61c}',
 ];
