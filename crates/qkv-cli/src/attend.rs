@@ -193,7 +193,7 @@ fn print_outcome<T: Number>(
     terminal: &mut Terminal,
 ) -> anyhow::Result<()> {
     let Outcome { seconds, result, output, audit, .. } = outcome;
-    let memory = outcome.peak_bytes.map(|bytes| format!(", {:.1} MB of memory at most", bytes as f64 / 1e6));
+    let memory = outcome.peak_bytes.map(|bytes| format!(", {} of memory at most", show::bytes(bytes)));
     let gflops = outcome.gflops();
     writeln!(
         terminal,

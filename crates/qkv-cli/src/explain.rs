@@ -3,9 +3,8 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::str::FromStr;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::Args;
 use ndarray::{Axis, IxDyn, Slice};
 use qkv::{Attention, Real, Trace};
@@ -17,12 +16,14 @@ use qkv_view::{show, text};
 
 use crate::compare::widened;
 use crate::describe::{self, Bound};
+use crate::head::below;
 use crate::input::{Given, Input, Sources};
 use crate::lesson::{Lesson, Rows};
 use crate::machine::{self, Threads};
 use crate::options::{AttentionOptions, AxisOrder};
 use crate::request::{Number, Request, typed, with_element};
 use crate::source::Source;
+use crate::span::Span;
 use crate::terminal::Terminal;
 use crate::{explain_json, lesson_checks};
 
@@ -102,37 +103,6 @@ Examples:
   qkv explain --batch 2 --heads 4 --causal        the second lesson
   qkv explain --words \"the cat sat\"               tokens of your own
   qkv explain layer.npz --head 1 --query 10       one row of a file";
-
-/// A half-open range; an end that is left out is the array's.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: Option<usize>,
-    end: Option<usize>,
-}
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = || format!("want A:B, two numbers, such as 3:9; got {text:?}");
-        let end = |text: &str| match text.trim() {
-            "" => Ok(None),
-            number => number.parse().map(Some).map_err(|_| wanted()),
-        };
-        let (start, stop) = text.split_once(':').ok_or_else(wanted)?;
-        Ok(Self { start: end(start)?, end: end(stop)? })
-    }
-}
-
-impl Span {
-    fn within(self, length: usize, option: &str) -> anyhow::Result<Range<usize>> {
-        let (start, end) = (self.start.unwrap_or(0), self.end.unwrap_or(length));
-        if start >= end || end > length {
-            bail!("{option}: got {start}:{end}, want a range that is not empty, within 0:{length}");
-        }
-        Ok(start..end)
-    }
-}
 
 /// Whether the lesson's checks passed.
 pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<bool> {
@@ -285,10 +255,6 @@ impl Place {
         if extents.rows() == 0 {
             bail!("{}: has no query in any head of any batch: nothing to explain", request.input.title);
         }
-        let below = |option: &str, index: usize, count: usize| match index < count {
-            true => Ok(()),
-            false => Err(anyhow!("{option}: got {index}, want a number below {count}")),
-        };
         below("--batch", batch, extents.batches)?;
         below("--head", arguments.head, extents.heads)?;
         let most = |length: usize, shown: usize| 0..if whole { length } else { length.min(shown) };

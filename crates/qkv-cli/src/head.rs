@@ -1,10 +1,12 @@
 //! Which head of an input a command looks at, and the names of its queries and keys.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use anyhow::bail;
 use clap::Args;
 use qkv::Alignment;
+use qkv_view::picture::Axis;
 
 use crate::request::{Number, Request};
 
@@ -64,6 +66,17 @@ impl<'t> Tokens<'t> {
         let keys: Vec<u32> = keys.collect();
         let queries = keys[keys.len() - self.queries?.len()..].to_vec();
         Some((queries, keys))
+    }
+
+    /// The axes of a picture of some queries and keys.
+    pub fn axes(&self, queries: Range<usize>, keys: Range<usize>) -> [Axis<'t>; 2] {
+        [("query", queries, self.queries), ("key", keys, self.keys)].map(|(name, range, labels)| {
+            let axis = Axis::new(name, range);
+            match labels {
+                Some(labels) => axis.labels(labels),
+                None => axis,
+            }
+        })
     }
 
     pub fn key(&self, key: usize) -> Option<&'t String> {

@@ -12,6 +12,7 @@ mod cases;
 mod check;
 mod compare;
 mod describe;
+mod diff;
 mod expected;
 mod explain;
 mod explain_json;
@@ -23,6 +24,7 @@ mod layout;
 mod lesson;
 mod lesson_checks;
 mod machine;
+mod map;
 mod mask;
 mod options;
 mod output;
@@ -35,6 +37,7 @@ mod request;
 mod sample;
 mod settings;
 mod source;
+mod span;
 mod table;
 mod terminal;
 mod tokens;
@@ -65,8 +68,12 @@ enum Command {
     Explain(Box<explain::Arguments>),
     /// Hold every path against the f64 reference, the scalar program and what the file expects
     Check(Box<check::Arguments>),
+    /// Draw who attends whom: one head of any length, or a page of all heads
+    Map(Box<map::Arguments>),
     /// Rank the keys that one query attends most, or the queries that attend one key most
     Top(Box<top::Arguments>),
+    /// Compare the attention of two inputs, head by head
+    Diff(Box<diff::Arguments>),
     /// List all heads with a few numbers each, to sort and find them by
     Heads(Box<heads::Arguments>),
     /// Draw arrays of random numbers, the very ones that torch draws from the seed, into a file
@@ -81,13 +88,20 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let command = cli.command.unwrap_or_else(|| Command::Attend(Box::default()));
-    let writes_file = matches!(&command, Command::Attend(arguments) if arguments.output.is_some());
+    let writes_file = match &command {
+        Command::Attend(arguments) => arguments.output.is_some(),
+        Command::Map(_) => true,
+        Command::Diff(arguments) => arguments.writes(),
+        _ => false,
+    };
     let mut terminal = Terminal::new(writes_file);
     let result = interrupt::install().and_then(|()| match &command {
         Command::Attend(arguments) => attend::run(arguments, &mut terminal),
         Command::Explain(arguments) => explain::run(arguments, &mut terminal),
         Command::Check(arguments) => check::run(arguments, &mut terminal),
+        Command::Map(arguments) => map::run(arguments, &mut terminal),
         Command::Top(arguments) => top::run(arguments, &mut terminal),
+        Command::Diff(arguments) => diff::run(arguments, &mut terminal),
         Command::Heads(arguments) => heads::run(arguments, &mut terminal),
         Command::Random(arguments) => random::run(arguments, &mut terminal),
         Command::Bench(arguments) => bench::run(arguments, &mut terminal),

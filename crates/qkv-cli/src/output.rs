@@ -1,10 +1,11 @@
 //! The file of `-o`: refused early where it could not be written, then written whole or not at all.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use qkv_io::{Fault, Format, TensorView, WriteOptions};
-use qkv_view::show;
+use qkv_view::{picture, show};
 
 use crate::interrupt;
 
@@ -19,12 +20,51 @@ pub fn check(path: &Path, not_npy: Option<&str>) -> anyhow::Result<()> {
     }
 }
 
+/// What a picture is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PictureFormat {
+    Svg,
+    Png,
+}
+
+/// The file of a picture.
+pub struct PictureFile {
+    path: PathBuf,
+    format: PictureFormat,
+}
+
+impl PictureFile {
+    /// Refuses a file that could not be written, before there is anything to write.
+    pub fn new(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let ending = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+        let format = match ending.as_deref() {
+            Some("svg") => PictureFormat::Svg,
+            Some("png") => PictureFormat::Png,
+            _ => bail!("-o {shown}: want a name that ends in .png or .svg"),
+        };
+        qkv_io::check_target(path).map_err(|error| anyhow!("-o {error}"))?;
+        Ok(Self { path: path.to_path_buf(), format })
+    }
+
+    /// Writes an SVG, as it is or as a PNG with so many pixels for each of its own.
+    pub fn write(&self, svg: &str, scale: f32) -> anyhow::Result<()> {
+        let bytes = match self.format {
+            PictureFormat::Svg => svg.as_bytes().to_vec(),
+            PictureFormat::Png => picture::png(svg, scale)?,
+        };
+        written(|stop| qkv_io::write_bytes(&self.path, &bytes, &WriteOptions::new().cancelled(stop)))
+    }
+}
+
 /// Writes the arrays. Ctrl-C is heeded, and leaves nothing behind.
 pub fn write(path: &Path, arrays: &[(&str, TensorView<'_>)]) -> anyhow::Result<()> {
-    let written = interrupt::while_writing(|stop| {
-        qkv_io::write(path, arrays, &WriteOptions::new().cancelled(&|| stop()))
-    })?;
-    match written {
+    written(|stop| qkv_io::write(path, arrays, &WriteOptions::new().cancelled(stop)))
+}
+
+/// Writes, and heeds Ctrl-C meanwhile.
+fn written(write: impl FnOnce(&dyn Fn() -> bool) -> Result<(), qkv_io::Error>) -> anyhow::Result<()> {
+    match interrupt::while_writing(write)? {
         Err(error) if matches!(error.fault(), Fault::Cancelled) => Err(interrupt::Interrupted.into()),
         written => Ok(written?),
     }

@@ -179,10 +179,7 @@ fn of_key<T: Number>(request: &Request<'_, T>, key: usize, arguments: &Arguments
     let tokens = Tokens::of(request, place.batch);
     let attention = request.attention(0);
     let explained = |error| request.explained(error);
-    let progress = Progress::new("reading scores");
-    let mut report = |done, total| progress.report(done, total);
-    let call = request.call(&attention).progress(&mut report);
-    let head = call.inspect(place.batch, place.head).map_err(explained)?;
+    let head = request.call(&attention).inspect(place.batch, place.head).map_err(explained)?;
     let weights = weights(&head, 0..request.extents.len_query, key..key + 1).map_err(explained)?;
     let queries = largest(&weights, arguments.count);
     let mut rows = Vec::new();
@@ -226,7 +223,9 @@ fn weights<T: Number>(
     queries: Range<usize>,
     keys: Range<usize>,
 ) -> Result<Vec<f64>, qkv::Error> {
-    let matrix = head.matrix(Stage::Weights, queries, keys)?;
+    let progress = Progress::new("reading scores");
+    let mut report = |done, total| progress.report(done, total);
+    let matrix = head.matrix(Stage::Weights, queries, keys, Some(&mut report))?;
     Ok(matrix.iter().map(|&weight| weight.to_f64()).collect())
 }
 

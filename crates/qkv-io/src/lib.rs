@@ -49,4 +49,4 @@ pub use format::Format;
 pub use read::{Bundle, ReadOptions, read, read_bytes};
 pub use source::Bytes;
 pub use tensor::{Tensor, TensorView};
-pub use write::{WriteOptions, check_target, write};
+pub use write::{WriteOptions, check_target, write, write_bytes};

@@ -87,19 +87,37 @@ fn write_file(
 ) -> Result<(), Fault> {
     let format = Format::of_name(path).ok_or(Fault::UnknownFormat)?;
     check_arrays(arrays, format, options)?;
-    let target = Target::of(path)?;
-    let temporary = target.temporary()?;
-
-    let mut output = Output { file: BufWriter::new(temporary.as_file()), cancelled: options.cancelled };
-    match (format, arrays) {
+    whole_or_not_at_all(path, options, |output| match (format, arrays) {
         (Format::Npy, [(_, view)]) => {
             output.file.write_all(&npy::header_of(view)).map_err(Output::failed)?;
-            write_elements(&mut output.file, view, options.cancelled)?;
+            write_elements(&mut output.file, view, options.cancelled)
         }
-        (Format::Npy, _) => return Err(Fault::NotOneArray { count: arrays.len() }),
-        (Format::Npz, _) => npz::write(&mut output, arrays)?,
-        (Format::Safetensors, _) => safetensors::write(&mut output, arrays, &options.metadata)?,
-    }
+        (Format::Npy, _) => Err(Fault::NotOneArray { count: arrays.len() }),
+        (Format::Npz, _) => npz::write(output, arrays),
+        (Format::Safetensors, _) => safetensors::write(output, arrays, &options.metadata),
+    })
+}
+
+/// Writes bytes of any kind, as [`write()`] writes arrays: the file appears complete or not at all. Metadata is not looked at.
+///
+/// # Errors
+/// As [`write()`], for what depends on the target alone.
+pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8], options: &WriteOptions<'_>) -> Result<(), Error> {
+    let path = path.as_ref();
+    let written =
+        whole_or_not_at_all(path, options, |output| write_slice(&mut output.file, bytes, options.cancelled));
+    written.map_err(|fault| Error::new(path, fault))
+}
+
+fn whole_or_not_at_all(
+    path: &Path,
+    options: &WriteOptions<'_>,
+    write: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let target = Target::of(path)?;
+    let temporary = target.temporary()?;
+    let mut output = Output { file: BufWriter::new(temporary.as_file()), cancelled: options.cancelled };
+    write(&mut output)?;
     output.file.flush().map_err(Output::failed)?;
     drop(output);
     temporary.as_file().sync_all().map_err(Output::failed)?;

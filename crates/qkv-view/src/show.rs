@@ -45,6 +45,11 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// An amount of memory, in megabytes.
+pub fn bytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
 /// An error: 0, or two digits and an exponent.
 pub fn error(error: f64) -> String {
     if error == 0.0 { "0".to_string() } else { format!("{error:.1e}") }

@@ -10,7 +10,7 @@ use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
 use crate::error::Error;
 use crate::forward;
-use crate::inspect::{self, HeadStats, Inspection};
+use crate::inspect::{self, Inspection};
 use crate::mask::{Alignment, MaskFn, Window};
 use crate::partial::Partial;
 use crate::plan::{self, Plan};
@@ -426,15 +426,15 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     }
 
     /// One head opened for inspection, the batch counted flat over all batch axes: its weights, pooled or summed up in ways that
-    /// never store them all. Each row's maximum and sum are computed at once, without the output.
+    /// never store them all. Nothing is computed yet; progress is given to what computes, and not here.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and if the batch or head does not exist.
+    /// If shapes or options do not fit, or the batch or head does not exist.
     pub fn inspect(self, batch: usize, head: usize) -> Result<Inspection<'c, T>, Error> {
-        self.open(batch, head, None)
+        Inspection::new(self.attention, self.arrays(), (batch, head), None)
     }
 
-    /// [`inspect`](Self::inspect) of some neighbouring queries alone, and with work for these alone.
+    /// [`inspect`](Self::inspect) of some neighbouring queries alone, with work for these alone.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect), and if a query does not exist.
@@ -444,32 +444,7 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         head: usize,
         queries: Range<usize>,
     ) -> Result<Inspection<'c, T>, Error> {
-        self.open(batch, head, Some(queries))
-    }
-
-    fn open(
-        self,
-        batch: usize,
-        head: usize,
-        queries: Option<Range<usize>>,
-    ) -> Result<Inspection<'c, T>, Error> {
-        let Self { attention, query, key, value, mut progress, .. } = self;
-        let arrays = [query, key, value].map(ArrayView::into_dyn);
-        Inspection::new(attention, arrays, (batch, head), queries, &mut progress)
-    }
-
-    /// [`inspect`](Self::inspect) with the maxima and sums of a time before, which must be of this head: nothing is computed.
-    ///
-    /// # Errors
-    /// As [`inspect`](Self::inspect), and if they are of queries that do not exist.
-    pub fn inspect_with(
-        self,
-        batch: usize,
-        head: usize,
-        stats: HeadStats<T>,
-    ) -> Result<Inspection<'c, T>, Error> {
-        let arrays = [self.query, self.key, self.value].map(ArrayView::into_dyn);
-        Inspection::with_stats(self.attention, arrays, (batch, head), stats)
+        Inspection::new(self.attention, self.arrays(), (batch, head), Some(queries))
     }
 
     /// The unfinished state over these keys, to be merged with others.
@@ -526,6 +501,10 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// If shapes or options do not fit, or a row does not exist.
     pub fn reference(&self, rows: &[(usize, usize, usize)]) -> Result<Vec<ReferenceRow>, Error> {
         reference::rows(&self.problem()?, rows)
+    }
+
+    fn arrays(&self) -> [DynView<'c, T>; 3] {
+        [&self.query, &self.key, &self.value].map(|array| array.clone().into_dyn())
     }
 
     fn want(&self) -> forward::Want {

@@ -89,17 +89,6 @@ impl<'a, T> Planes<'a, T> {
         Ok(Self { stacks, batch_axes, extents })
     }
 
-    /// The same rows, without a number in any.
-    pub(crate) fn without_columns(mut self) -> Self {
-        let cut = |stack: &mut StackView<'a, T>| stack.slice_axis_inplace(Axis(3), (0..0).into());
-        match &mut self.stacks {
-            Stacks::One(stack) => cut(stack),
-            Stacks::Many(stacks) => stacks.iter_mut().for_each(cut),
-        }
-        self.extents[3] = 0;
-        self
-    }
-
     /// The matrix of a batch (flat over the batch axes) and head.
     pub(crate) fn get(&self, batch: usize, head: usize) -> PlaneView<'a, T> {
         self.plane(self.place(batch, head))

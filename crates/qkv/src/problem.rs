@@ -151,15 +151,6 @@ impl<'a, T: Element> Problem<'a, T> {
         }
     }
 
-    /// Does work as if values had no numbers, which leaves maxima and sums as they are.
-    pub(crate) fn without_values<R>(&mut self, work: impl FnOnce(&Self) -> R) -> R {
-        let (value, dim_value) = (self.value.clone(), self.terms.dim_value);
-        (self.value, self.terms.dim_value) = (value.clone().without_columns(), 0);
-        let result = work(self);
-        (self.value, self.terms.dim_value) = (value, dim_value);
-        result
-    }
-
     pub(crate) fn new<D: Dimension>(
         attention: &'a Attention<'a>,
         query: ArrayView<'a, T, D>,

@@ -182,8 +182,8 @@ fn two_runs_differ_as_their_weights_do() {
         let one = one.call(query.view(), key.view(), value.view()).inspect(1, 3).unwrap();
         let other = other.call(half_query.view(), half_key.view(), half_value.view()).inspect(1, 3).unwrap();
         let weights = |matrix: Array2<f32>| matrix.mapv(f64::from);
-        let a = weights(one.matrix(Stage::Weights, 0..150, 0..140).unwrap());
-        let b = weights(other.matrix(Stage::Weights, 0..150, 0..140).unwrap());
+        let a = weights(one.matrix(Stage::Weights, 0..150, 0..140, None).unwrap());
+        let b = weights(other.matrix(Stage::Weights, 0..150, 0..140, None).unwrap());
         for (i, row) in one.difference(&other, None).unwrap().iter().enumerate() {
             let (a, b) = (a.row(i), b.row(i));
             // What is missing to 1 is the sink's, or nothing's, if it is more than rounding.
@@ -212,14 +212,12 @@ fn statistics_of_a_time_before_serve_again() {
     let attention = Attention::new().causal(Alignment::BottomRight);
     let call = || attention.call(query.view(), key.view(), value.view());
     let first = call().inspect(1, 1).unwrap();
-    let again = call().inspect_with(1, 1, first.stats().clone()).unwrap();
+    let again = call().inspect(1, 1).unwrap().with_stats(first.stats(None).unwrap().clone()).unwrap();
     let map = Map::new(Of::Weights).size(20, 20);
     assert_eq!(first.map(&map, None).unwrap(), again.map(&map, None).unwrap());
-    let of_others = arrays::<f16>(41, 60);
-    let others =
-        attention.call(of_others[0].view(), key.view(), value.view()).inspect(0, 0).unwrap().into_stats();
-    let error = call().inspect_with(1, 1, others).err().unwrap();
-    assert_eq!(error.to_string(), "stats: got 0..41, want a range within 0..40");
+    let others = first.stats(None).unwrap().clone();
+    let error = call().inspect_queries(1, 1, 3..9).unwrap().with_stats(others).err().unwrap();
+    assert_eq!(error.to_string(), "stats: got those of 0..40, want those of 3..9, which are open");
 }
 
 #[test]
@@ -240,7 +238,7 @@ fn some_queries_alone_say_what_they_say_among_all() {
         let other = call().inspect_queries(0, 2, 70..233).unwrap();
         let want = all.difference(&call().inspect(0, 2).unwrap(), None).unwrap();
         assert_eq!(some.difference(&other, None).unwrap(), want[70..233]);
-        let error = some.matrix(Stage::Masked, 69..80, 0..1).err().unwrap();
+        let error = some.matrix(Stage::Masked, 69..80, 0..1, None).err().unwrap();
         assert_eq!(error.to_string(), "queries: got 69..80, want a range within 70..233");
         assert!(all.difference(&other, None).is_err());
     }

@@ -100,12 +100,13 @@ fn inspecting_a_head_needs_memory_for_its_queries_and_keys_alone() {
     let tokens: Vec<u32> = (0..LENGTH as u32).map(|i| i % 1000).collect();
     let open = || attention.call(query.clone(), key.clone(), value.clone()).inspect(0, 0).unwrap();
     let head = open();
+    head.stats(None).unwrap();
     let map = |of| Map::new(of).size(256, 256);
     let every = |work: &(dyn Fn() + Sync), what: &str, limit: usize| {
         let ((), taken) = pool.install(|| measured(work));
         assert!(taken.peak_bytes < limit, "{what}: {taken:?}");
     };
-    every(&|| drop(open()), "opening", 1 << 20);
+    every(&|| drop(open().stats(None).cloned()), "opening", 1 << 20);
     every(&|| drop(head.map(&map(Of::Weights), None)), "map of weights", 3 << 20);
     // The outputs with and without the heaviest keys.
     every(&|| drop(head.map(&map(Of::Influence), None)), "map of influence", 6 << 20);

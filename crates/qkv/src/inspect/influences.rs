@@ -35,11 +35,12 @@ pub(super) struct Influences<A> {
 impl<A: Real> Influences<A> {
     pub(super) fn new<T: Element<Accumulator = A>>(
         inspection: &Inspection<'_, T>,
+        head: &Head<'_, A>,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<Self, Error> {
         let (at, queries) = (inspection.at, inspection.queries());
         let output = output(&inspection.problem, at, &queries, progress)?;
-        let dominant = dominant(&inspection.head(), progress)?;
+        let dominant = dominant(head, progress)?;
         if dominant.iter().all(Option::is_none) {
             return Ok(Self { first_query: queries.start, output, without: Vec::new() });
         }
@@ -123,15 +124,15 @@ fn dominant<A: Real>(
     progress: &mut Option<&mut Progress<'_>>,
 ) -> Result<Vec<Option<usize>>, Error> {
     let terms = head.terms;
-    let mut dominant = vec![None; head.queries().len()];
-    let total = blocks(head.queries()).count();
+    let mut dominant = vec![None; head.queries.len()];
+    let total = blocks(head.queries.clone()).count();
     let mut rest = &mut dominant[..];
-    let tasks = blocks(head.queries()).map(|queries| {
+    let tasks = blocks(head.queries.clone()).map(|queries| {
         let (own, after) = std::mem::take(&mut rest).split_at_mut(queries.len());
         rest = after;
         (queries, own)
     });
-    let threads = plan::threads(terms, head.queries().len());
+    let threads = plan::threads(terms, head.queries.len());
     let buffers = Buffers { kept: None, new: || Strips::new(terms) };
     each_task((total, tasks), threads, progress, buffers, |strips, (queries, dominant)| {
         // A weight is at most 1 / sum.

@@ -16,8 +16,9 @@ mod strip;
 mod survey;
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use ndarray::Array2;
+use ndarray::{Array2, Axis};
 
 use crate::attention::{Attention, Progress};
 use crate::element::Element;
@@ -36,8 +37,7 @@ pub use rank::{Ranked, Ranking};
 use strip::Head;
 pub use survey::{HeadSummary, HeadSurvey, QuerySurvey, Survey};
 
-/// What exact weights of one head are made from: maximum and sum of each row, `(queries,)`, of all queries or of some
-/// neighbouring ones.
+/// What exact weights of one head are made from: maximum and sum of each row, `(queries,)`, of the queries that are open.
 ///
 /// It takes a pass over the head's scores to make and little memory to keep; with it, any weight is a few products
 /// away. See [`RowStats`](crate::RowStats) for the same of a whole call.
@@ -85,62 +85,67 @@ pub struct Inspection<'c, T: Element> {
     arrays: [DynView<'c, T>; 3],
     problem: Problem<'c, T>,
     at: (usize, usize),
-    stats: HeadStats<T>,
+    queries: Range<usize>,
+    stats: OnceLock<HeadStats<T>>,
 }
 
 impl<'c, T: Element> Inspection<'c, T> {
-    /// With each row's maximum and sum computed, which reads no value.
+    /// Of all queries, if none are named.
     pub(crate) fn new(
         attention: &'c Attention<'c>,
         arrays: [DynView<'c, T>; 3],
         at: (usize, usize),
         queries: Option<Range<usize>>,
-        progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<Self, Error> {
-        let mut problem = problem(attention, &arrays, at)?;
+        let problem = problem(attention, arrays.clone(), at)?;
         let all = 0..problem.terms.len_query;
         let queries = queries.unwrap_or(all.clone());
         check_within("queries", &queries, &all)?;
-        let column = || zeros::<T::Accumulator>("row statistics", &[queries.len()]);
+        Ok(Self { attention, arrays, problem, at, queries, stats: OnceLock::new() })
+    }
+
+    /// With the maxima and sums of a time before, which must be of this head: they are not computed again.
+    ///
+    /// # Errors
+    /// If they are not of the queries that are open.
+    pub fn with_stats(self, stats: HeadStats<T>) -> Result<Self, Error> {
+        if stats.queries() != self.queries {
+            let wanted = format!("those of {:?}, which are open", self.queries);
+            return Err(Error::value("stats", format!("those of {:?}", stats.queries()), wanted));
+        }
+        Ok(Self { stats: OnceLock::from(stats), ..self })
+    }
+
+    /// Maximum and sum of each row. They are computed once, when they are first needed, and no value is read for it.
+    ///
+    /// # Errors
+    /// If there is no memory for them, or progress cancelled.
+    pub fn stats(&self, mut progress: Option<&mut Progress<'_>>) -> Result<&HeadStats<T>, Error> {
+        self.computed_stats(&mut progress)
+    }
+
+    fn computed_stats(&self, progress: &mut Option<&mut Progress<'_>>) -> Result<&HeadStats<T>, Error> {
+        if let Some(stats) = self.stats.get() {
+            return Ok(stats);
+        }
+        let [query, key, mut value] = self.arrays.clone();
+        value.slice_axis_inplace(Axis(value.ndim() - 1), (0..0).into());
+        let problem = problem(self.attention, [query, key, value], self.at)?;
+        let column = || zeros::<T::Accumulator>("row statistics", &[self.queries.len()]);
         let (mut max, mut sum) = (column()?, column()?);
-        let mut nothing = zeros::<T>("output", &[queries.len(), 0])?;
-        problem.without_values(|problem| {
-            let _environment = FloatEnvironment::enter();
-            let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
-            let target = nothing.view_mut().into_dimensionality().expect("two axes");
-            let rows = Heads::one(target, (at.0, at.1, queries.start), Some(both), Finish::Mean);
-            T::attend(problem, rows, progress)
-        })?;
+        let mut output = zeros::<T>("output", &[self.queries.len(), 0])?;
+        let _environment = FloatEnvironment::enter();
+        let both = [&mut max, &mut sum].map(|array| array.as_slice_mut().expect("contiguous"));
+        let target = output.view_mut().into_dimensionality().expect("two axes");
+        let first = (self.at.0, self.at.1, self.queries.start);
+        T::attend(&problem, Heads::one(target, first, Some(both), Finish::Mean), progress)?;
         let [max, sum] = [max, sum].map(|column| column.into_raw_vec_and_offset().0);
-        let stats = HeadStats { first_query: queries.start, max, sum };
-        Ok(Self { attention, arrays, problem, at, stats })
-    }
-
-    /// With maxima and sums of a pass before.
-    pub(crate) fn with_stats(
-        attention: &'c Attention<'c>,
-        arrays: [DynView<'c, T>; 3],
-        at: (usize, usize),
-        stats: HeadStats<T>,
-    ) -> Result<Self, Error> {
-        let problem = problem(attention, &arrays, at)?;
-        check_within("stats", &stats.queries(), &(0..problem.terms.len_query))?;
-        Ok(Self { attention, arrays, problem, at, stats })
-    }
-
-    /// Maximum and sum of each row.
-    pub fn stats(&self) -> &HeadStats<T> {
-        &self.stats
-    }
-
-    /// Maximum and sum of each row, for [`Call::inspect_with`](crate::Call::inspect_with).
-    pub fn into_stats(self) -> HeadStats<T> {
-        self.stats
+        Ok(self.stats.get_or_init(|| HeadStats { first_query: self.queries.start, max, sum }))
     }
 
     /// The queries that are open.
     pub fn queries(&self) -> Range<usize> {
-        self.stats.queries()
+        self.queries.clone()
     }
 
     /// `(len_query, len_key)`, of the whole head.
@@ -152,17 +157,19 @@ impl<'c, T: Element> Inspection<'c, T> {
     /// what [`Call::scores`](crate::Call::scores) has at these places.
     ///
     /// # Errors
-    /// If there are no such queries or keys, or no memory for the matrix.
+    /// If there are no such queries or keys, if there is no memory for the matrix, or if progress cancelled.
     pub fn matrix(
         &self,
         stage: Stage,
         queries: Range<usize>,
         keys: Range<usize>,
+        mut progress: Option<&mut Progress<'_>>,
     ) -> Result<Array2<T::Accumulator>, Error> {
         self.check(&queries, &keys)?;
         let _environment = FloatEnvironment::enter();
         let mut matrix = shaped(zeros::<T::Accumulator>("matrix", &[queries.len(), keys.len()])?);
-        strip::write(&self.head(), stage, (&queries, &keys), &mut matrix);
+        let head = self.head(stage == Stage::Weights, &mut progress)?;
+        strip::write(&head, stage, (&queries, &keys), &mut matrix);
         Ok(matrix)
     }
 
@@ -197,8 +204,9 @@ impl<'c, T: Element> Inspection<'c, T> {
             }
         }
         let _environment = FloatEnvironment::enter();
-        let influences = survey.influence.then(|| Influences::new(self, &mut progress)).transpose()?;
-        survey::surveyed(&self.head(), survey, queries, influences.as_ref(), &mut progress)
+        let head = self.head(true, &mut progress)?;
+        let influences = survey.influence.then(|| Influences::new(self, &head, &mut progress)).transpose()?;
+        survey::surveyed(&head, survey, queries, influences.as_ref(), &mut progress)
     }
 
     /// How far the weights of each query are from those of another run, which has as many queries and keys.
@@ -212,8 +220,8 @@ impl<'c, T: Element> Inspection<'c, T> {
     ) -> Result<Vec<QueryDifference>, Error> {
         self.check_same(other)?;
         let _environment = FloatEnvironment::enter();
-        let own = self.shown(Of::Weights, &mut None)?;
-        let others = other.shown(Of::Weights, &mut None)?;
+        let own = self.shown(Of::Weights, &mut progress)?;
+        let others = other.shown(Of::Weights, &mut progress)?;
         let elsewhere = [difference::elsewhere(&own.head), difference::elsewhere(&others.head)];
         let elsewhere = elsewhere.each_ref().map(Vec::as_slice);
         difference::compared([&own, &others], (self.queries(), elsewhere), &mut progress)
@@ -255,8 +263,9 @@ impl<'c, T: Element> Inspection<'c, T> {
         of: Of,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<Shown<'_, T::Accumulator>, Error> {
-        let influences = (of == Of::Influence).then(|| Influences::new(self, progress)).transpose()?;
-        Ok(Shown { head: self.head(), of, influences })
+        let head = self.head(matches!(of, Of::Weights | Of::Influence), progress)?;
+        let influences = (of == Of::Influence).then(|| Influences::new(self, &head, progress)).transpose()?;
+        Ok(Shown { head, of, influences })
     }
 
     fn check(&self, queries: &Range<usize>, keys: &Range<usize>) -> Result<(), Error> {
@@ -264,25 +273,30 @@ impl<'c, T: Element> Inspection<'c, T> {
         check_within("keys", keys, &(0..self.lengths().1))
     }
 
-    fn head(&self) -> Head<'_, T::Accumulator> {
-        Head {
+    /// With maxima and sums, where weights are wanted.
+    fn head(
+        &self,
+        weights: bool,
+        progress: &mut Option<&mut Progress<'_>>,
+    ) -> Result<Head<'_, T::Accumulator>, Error> {
+        let stats = if weights { Some(self.computed_stats(progress)?) } else { None };
+        Ok(Head {
             terms: &self.problem.terms,
             arrays: &self.problem,
             batch: self.at.0,
             head: self.at.1,
-            first_query: self.stats.first_query,
-            stats: [&self.stats.max, &self.stats.sum],
-        }
+            queries: self.queries(),
+            stats: stats.map_or([&[], &[]], |stats| [&stats.max, &stats.sum]),
+        })
     }
 }
 
 /// One head of a call, checked.
 fn problem<'c, T: Element>(
     attention: &'c Attention<'c>,
-    arrays: &[DynView<'c, T>; 3],
+    [query, key, value]: [DynView<'c, T>; 3],
     at: (usize, usize),
 ) -> Result<Problem<'c, T>, Error> {
-    let [query, key, value] = arrays.clone();
     let problem = Problem::new(attention, query, key, value)?;
     problem.check_head(at)?;
     Ok(problem.for_single_heads())

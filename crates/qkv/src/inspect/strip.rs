@@ -72,27 +72,22 @@ impl<A: Real> MatrixTarget<A> for Strip<A> {
 }
 
 /// What is read of a head: all of a call but the type of its arrays.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Head<'p, A> {
     pub(crate) terms: &'p Terms<'p>,
     pub(crate) arrays: &'p dyn Arrays<A>,
     pub(crate) batch: usize,
     pub(crate) head: usize,
-    /// The first query that is open.
-    pub(crate) first_query: usize,
-    /// Maximum and sum of each of them.
+    /// The queries that are open.
+    pub(crate) queries: Range<usize>,
+    /// Maximum and sum of each of them, if weights are wanted.
     pub(crate) stats: [&'p [A]; 2],
 }
 
 impl<'p, A: Real> Head<'p, A> {
-    /// The queries that are open.
-    pub(crate) fn queries(&self) -> Range<usize> {
-        self.first_query..self.first_query + self.stats[0].len()
-    }
-
     /// Maximum and sum of some of them.
     pub(crate) fn stats(&self, queries: &Range<usize>) -> [&'p [A]; 2] {
-        let [start, end] = [queries.start, queries.end].map(|query| query - self.first_query);
+        let [start, end] = [queries.start, queries.end].map(|query| query - self.queries.start);
         self.stats.map(|all| &all[start..end])
     }
 
@@ -167,7 +162,7 @@ impl<A: Real> Strips<A> {
         keys: &Range<usize>,
     ) -> &Strip<A> {
         self.scores.move_to(queries, keys);
-        let &Head { terms, arrays, batch, head, .. } = head;
+        let Head { terms, arrays, batch, head, .. } = head.clone();
         let block = Block { terms, arrays, batch, head, queries: queries.clone() };
         let (target, scratch) = (&mut self.scores, &mut self.scratch);
         A::columns(
