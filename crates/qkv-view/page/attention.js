@@ -7,13 +7,14 @@
 //     Q, K, V = X·W_q, X·W_k, X·W_v     scores = Q·Kᵀ     scaled = scores · scale     masked: -∞ where hidden
 //     weights = e^masked / its sum along the row          output = weights · V
 
+import { f32, printed } from './numbers.js';
+
 /** Tokens and columns that a lesson may have, at most: one tile of the engine. */
 const MOST_TOKENS = 64;
 const LARGEST = (2 - 2 ** -23) * 2 ** 127;
 /** Below it the engine's exponential is 0. */
 const LOWEST_EXPONENT = -87.3;
 
-const f32 = Math.fround;
 /** The product is exact in f64, so one rounding to f32 is left (but for its ties, once in some hundred million). */
 const fusedAdd = (a, b, c) => f32(a * b + c);
 
@@ -83,7 +84,7 @@ function scaleOf(scale, dim) {
   if (typeof scale !== 'number' || !Number.isFinite(f32(scale))) {
     throw new RangeError(`scale: got ${scale}, want a finite number, or null for 1/√d`);
   }
-  return { factor: f32(scale), formula: `scaled = scores · ${scale.toFixed(4)}` };
+  return { factor: f32(scale), formula: `scaled = scores · ${printed(scale)}` };
 }
 
 /**
@@ -125,4 +126,4 @@ function attentionSteps(lesson) {
   };
 }
 
-export { MOST_TOKENS, f32, attentionSteps, softmaxRow, weightedMean };
+export { MOST_TOKENS, attentionSteps, softmaxRow, weightedMean };
