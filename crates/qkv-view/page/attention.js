@@ -57,7 +57,7 @@ function exponentials(masked) {
 /** The row's weights: they sum to 1, or to 0 where it may attend nothing. */
 function softmaxRow(masked) {
   const { powers, sum } = exponentials(masked);
-  return powers.map((power) => (power === 0 || sum === 0 ? 0 : f32(power / sum)));
+  return powers.map((power, key) => (masked[key] === -Infinity ? 0 : f32(power / sum)));
 }
 
 /** The values' mean by weight; 0 where the row may attend nothing. Hidden values are skipped: 0 · NaN would be NaN. */

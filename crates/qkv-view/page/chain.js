@@ -3,7 +3,7 @@
 import { element, setText, formulaParts } from './dom.js';
 import { Heatmap } from './heatmap.js';
 import { numberField, wordField } from './fields.js';
-import { FIGURES, formulaOf, reasonOf, limitsOf, digitsOf } from './figures.js';
+import { WIDE, FIGURES, formulaOf, reasonOf, limitsOf, digitsOf } from './figures.js';
 import { pointOf, marksOf } from './links.js';
 import { LONGEST_WORD } from './labels.js';
 
@@ -56,6 +56,7 @@ class Chain {
     const { steps, names } = scene;
     const matrices = { x: scene.x, ...scene.weights };
     for (const { id } of FIGURES) matrices[id] ??= steps[id].values;
+    this.element.classList.toggle('many', names.length >= WIDE);
     const limits = limitsOf(matrices);
     const numbered = (count) => Array.from({ length: count }, (_, at) => ({ text: String(at), place: '' }));
     for (const { figure, heatmap, formula, reason } of this.parts.values()) {

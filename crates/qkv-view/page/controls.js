@@ -79,7 +79,7 @@ class Controls {
     Object.assign(this, { state, isFirst });
     const position = String(Math.round(this.position(state.scale)));
     if (this.slider.value !== position) this.slider.value = position;
-    const text = state.scale === null ? `1/√${this.dim} = ${fixed(this.usual, 4)}` : number(state.scale);
+    const text = state.scale === null ? `1/√${this.dim} = ${fixed(this.usual, 4)}` : state.scale === 0 ? '0' : number(state.scale);
     setText(this.shownScale, text);
     const meaning = state.scale === 0 ? ', the plain average' : '';
     this.slider.setAttribute('aria-valuetext', text + meaning);

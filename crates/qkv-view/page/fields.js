@@ -1,11 +1,11 @@
 // Fields of the lesson that are changed in place: a number, dragged or typed, and a token's word.
 
 import { element } from './dom.js';
-import { f32, fixed, shortest, parseNumber } from './numbers.js';
+import { f32, cellNumber, shortest, parseNumber } from './numbers.js';
 
 /** What a pixel of dragging, and a key, add; a tenth with Shift. */
 const BY_PIXEL = 0.01;
-const BY_KEY = 0.1;
+const BY_PAGE_KEY = 0.1;
 /** So far a pointer may slip before a click becomes a drag. */
 const SLIP = 3;
 
@@ -19,7 +19,7 @@ function numberField(change) {
   let digits = 4;
   let drag = null;
   const display = () => {
-    field.value = document.activeElement === field && !drag ? shortest(value) : fixed(value, digits);
+    field.value = document.activeElement === field && !drag ? shortest(value) : cellNumber(value, digits);
     field.removeAttribute('aria-invalid');
   };
   const set = (x) => {
@@ -62,7 +62,7 @@ function numberField(change) {
   field.addEventListener('keydown', (event) => {
     if (event.key === 'PageUp' || event.key === 'PageDown') {
       event.preventDefault();
-      nudge(event.key === 'PageUp' ? BY_KEY : -BY_KEY, event.shiftKey);
+      nudge(event.key === 'PageUp' ? BY_PAGE_KEY : -BY_PAGE_KEY, event.shiftKey);
     } else if (event.key === 'Enter' || event.key === 'Escape') {
       display();
       field.select();

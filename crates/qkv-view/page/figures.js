@@ -82,4 +82,4 @@ function limitsOf(matrices) {
 
 const digitsOf = (figure, tokens) => (figure.axes[1] === 'key' && tokens >= WIDE ? 2 : 4);
 
-export { FIGURES, formulaOf, reasonOf, limitsOf, digitsOf };
+export { WIDE, FIGURES, formulaOf, reasonOf, limitsOf, digitsOf };

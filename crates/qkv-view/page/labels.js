@@ -14,8 +14,8 @@ function visibleWord(word) {
     const code = letter.codePointAt(0);
     if (code < 0x20) return String.fromCodePoint(0x2400 + code);
     if (code === 0x7f) return '␡';
-    // Letters that turn the order of those after them, or that nobody sees.
-    if (/[\u0080-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u.test(letter)) return '�';
+    // Letters that turn the order of those after them, or that nobody sees; joiners belong to words and pictures.
+    if (/[\u0080-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u.test(letter)) return '�';
     return letter;
   };
   const shown = letters(word).map(picture).join('');

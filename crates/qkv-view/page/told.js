@@ -89,11 +89,11 @@ function writtenShare(masked, weight, row) {
 function tellKey({ steps, names }, { key, figure }) {
   const column = matrixColumn(steps.weights.values, key);
   const readers = column.map((_, query) => query).filter((query) => column[query] > 0);
-  const term = (at) => [`${fixed(column[readers[at]], 4)} of `, names[readers[at]]];
+  const given = readers.flatMap((query, at) => [at > 0 ? ', ' : '', names[query], ` ${fixed(column[query], 4)}`]);
   const what = figure === 'v' ? 'Value ' : 'Key ';
   return {
     title: [what, names[key], ': what each query gives it of its weight, down a column of the weights.'],
-    lines: readers.length === 0 ? [['no query gives it any']] : [writtenSum(readers.length, term)],
+    lines: readers.length === 0 ? [['no query gives it any']] : [given],
   };
 }
 
