@@ -45,8 +45,7 @@ function exponentials(masked) {
   const largest = visible.reduce((most, score) => Math.max(most, score), -Infinity);
   const shift = largest === -Infinity ? 0 : largest;
   const power = (score) => {
-    // A hidden pair is exactly 0, whatever the rest of its row holds.
-    if (score === -Infinity) return 0;
+    // A hidden pair's is -∞ whatever the rest of its row holds.
     const exponent = f32(score - shift);
     return exponent < LOWEST_EXPONENT ? 0 : f32(Math.exp(exponent));
   };

@@ -41,6 +41,8 @@ async function computeByEngine(lesson) {
     headers: { 'Content-Type': 'application/json' },
     body: JSON.stringify(lesson),
     signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
+  }).catch(() => {
+    throw new Error('the engine does not answer');
   });
   if (!answer.ok) throw new Error(`the engine answered ${answer.status}`);
   return readSteps(await answer.json());

@@ -3,7 +3,7 @@
 // It is a grid to a keyboard: one stop for Tab, arrows move within, Home and End along a row. Pointing at a cell and
 // focusing one are told to the page (`onPoint`), which says what is to be lit (`mark`).
 
-import { element, setText } from './dom.js';
+import { element, setText, sentence } from './dom.js';
 import { cellNumber, number } from './numbers.js';
 import { nameText } from './labels.js';
 
@@ -55,9 +55,7 @@ class Heatmap {
   setHead(head, name) {
     // A head with a field for its word keeps it.
     if (head.querySelector('input')) return;
-    setText(head, name.place === '' ? name.text : name.text + name.place);
-    if (name.place !== '') head.replaceChildren(element('bdi', null, name.text), element('sub', null, name.place));
-    else head.replaceChildren(element('bdi', null, name.text));
+    head.replaceChildren(...sentence([name]));
     head.title = nameText(name);
   }
 

@@ -8,7 +8,7 @@ import { Controls } from './controls.js';
 import { tell } from './told.js';
 import { tokenNames, cutWord } from './labels.js';
 import { newestOnly } from './engine.js';
-import { firstState, mostTokens, writeFragment, readFragment } from './state.js';
+import { firstState, mostTokens, writeFragment, readFragment, isExplorers } from './state.js';
 import { uniformRows } from './measure.js';
 import { f32 } from './numbers.js';
 
@@ -49,7 +49,8 @@ class Lesson {
   set(change) {
     Object.assign(this.state, change);
     this.keep();
-    this.refresh();
+    if ('x' in change || 'scale' in change || 'causal' in change) this.refresh();
+    else this.show();
   }
 
   grant(wish) {
@@ -79,20 +80,33 @@ class Lesson {
     return { x: rows, words: named, point: lost ? null : point };
   }
 
+  /** Shows what changes no number. */
+  show() {
+    this.controls.show(this.state, writeFragment(this.state, this.first) === '');
+    this.why.show(this.state.dimension);
+    if (this.scene !== null) this.draw();
+  }
+
   /** Asks for the numbers of the state as it is now. */
   refresh() {
-    const { words, x, scale, causal, dimension } = this.state;
-    this.controls.show(this.state, writeFragment(this.state, this.first) === '');
-    this.why.show(dimension);
+    const { words, x, scale, causal } = this.state;
+    this.show();
     this.chain.element.setAttribute('aria-busy', 'true');
     this.request({ words, x, ...this.weights, scale, causal });
   }
 
   done(steps, lesson) {
     this.notice.hidden = true;
-    this.scene = { ...lesson, steps, names: tokenNames(lesson.words), weights: this.weights };
-    this.chain.update(this.scene);
+    this.scene = { ...lesson, steps, weights: this.weights };
+    this.draw();
     this.chain.element.setAttribute('aria-busy', 'false');
+  }
+
+  /** Draws the numbers that there are, under the names that tokens have now if they are as many. */
+  draw() {
+    const { words } = this.state.words.length === this.scene.x.length ? this.state : this.scene;
+    Object.assign(this.scene, { words, names: tokenNames(words) });
+    this.chain.update(this.scene);
     this.light();
   }
 
@@ -109,8 +123,7 @@ class Lesson {
       this.hovered = null;
       this.state.point = point;
       this.keep();
-      this.controls.show(this.state, writeFragment(this.state, this.first) === '');
-      this.light();
+      this.show();
     } else if (point !== null) {
       this.hovered = point;
       this.light();
@@ -149,6 +162,7 @@ class Lesson {
   /** Reads the URL that someone put there. */
   read() {
     clearTimeout(this.writing);
+    if (isExplorers(location.hash)) return;
     this.state = readFragment(location.hash, this.first);
     this.hovered = null;
     this.refresh();

@@ -63,6 +63,9 @@ function readFragment(fragment, first) {
   };
 }
 
+/** Whether a fragment is the explorer's, `#explorer&…`: the lesson leaves those alone. */
+const isExplorers = (fragment) => /^#?explorer(&|$)/.test(fragment);
+
 function readRows(text, first) {
   if (text === null) return null;
   const rows = text.split(';').map((row) => row.split(',').map(parseNumber));
@@ -99,4 +102,4 @@ function readPoint(text, tokens) {
   return wanted ? { figure: null, query, key, column: null } : null;
 }
 
-export { MOST_DIMENSION, firstState, mostTokens, writeFragment, readFragment };
+export { MOST_DIMENSION, firstState, mostTokens, writeFragment, readFragment, isExplorers };

@@ -41,10 +41,11 @@ function tellQuery({ steps, names }, { query }) {
   const hidden = row.length - keys.length;
   const spread = Math.exp(entropyOf(row)).toFixed(1);
   const best = keys[0];
-  const equal = keys.every((key) => row[key] === row[best]);
-  const whom = equal
-    ? [` weighs all ${keys.length === 1 ? 'it may read, one key,' : `${keys.length} keys`} the same`]
-    : [' attends ', names[best], ` most, with ${percent(row[best])} of its weight; as if ${spread} keys had equal shares`];
+  const whom = keys.length === 1
+    ? [' may read one key only, ', names[best], ', which gets all its weight']
+    : keys.every((key) => row[key] === row[best])
+    ? [` gives ${keys.length} keys the same weight`]
+    : [' attends key ', names[best], ` most, with ${percent(row[best])} of its weight; as if ${spread} keys had equal shares`];
   const rest = hidden > 0 ? `; ${hidden} of ${row.length} keys ${hidden === 1 ? 'is' : 'are'} hidden from it.` : '.';
   const shown = keys.slice().sort((a, b) => a - b);
   const term = (at) => [`${fixed(row[shown[at]], 4)} · V[`, names[shown[at]], ']'];

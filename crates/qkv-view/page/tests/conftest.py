@@ -151,7 +151,7 @@ def open_page(chromium, server):
         watch(page, (file.as_uri() if file else server.url, "data:"))
         page.complaints = complaints
         page.goto((file.as_uri() if file else server.url) + (f"#{fragment}" if fragment else ""))
-        page.wait_for_selector(".chain[aria-busy=false] td, main .notice:not([hidden])")
+        page.wait_for_selector(".chain[aria-busy=false] td, main .notice:not([hidden])", state="attached")
         return page
 
     yield opened

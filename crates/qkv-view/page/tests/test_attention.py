@@ -28,7 +28,8 @@ def test_every_number_is_the_engines(call, name):
     wanted = golden(name)
     steps = call("attention", "attentionSteps", wanted["lesson"])["steps"]
     assert [step["name"] for step in steps] == STEPS
-    for got, step in zip(steps, sorted(wanted["steps"], key=lambda step: STEPS.index(step["name"]))):
+    printed = sorted(wanted["steps"], key=lambda step: STEPS.index(step["name"]))
+    for got, step in zip(steps, printed, strict=True):
         assert (got["formula"], got["shape"]) == (step["formula"], step["shape"])
         for row, line in zip(got["values"], numbers(step["values"]), strict=True):
             for x, y in zip(row, line, strict=True):

@@ -13,7 +13,8 @@ CONTRAST = """(selector) => {
     return Array.from(context.getImageData(0, 0, 1, 1).data);
   };
   const light = (rgb) => {
-    const [r, g, b] = rgb.slice(0, 3).map((part) => part / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+    const [r, g, b] = rgb.slice(0, 3).map((part) =>
+      part <= 10 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (node) => {
@@ -111,6 +112,12 @@ def test_narrow_screens_stack_and_never_scroll_sideways(open_page, width):
     page.fill("#tokens", "8")
     page.wait_for_selector("#matrix-scores tbody tr:nth-child(8)")
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    # Nor with the widest numbers: their matrix scrolls by itself.
+    page.evaluate("location.hash = 'x=' + Array(8).fill('-3e18,1e18,2e18').join(';')")
+    page.wait_for_function(
+        "() => document.querySelector('#matrix-scores td[data-row]').textContent.includes('e')"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     page.tap("#matrix-weights td[data-row='3'][data-column='0']")
     assert "fits query 3" in page.inner_text(".strip")
     assert page.locator(".strip").bounding_box()["height"] < 844 / 2
@@ -118,11 +125,13 @@ def test_narrow_screens_stack_and_never_scroll_sideways(open_page, width):
 
 def test_pointing_moves_nothing(open_page):
     page = open_page()
-    places = "Array.from(document.querySelectorAll('.heatmap'), (one) => JSON.stringify(one.getBoundingClientRect()))"
+    box = "(one) => JSON.stringify(one.getBoundingClientRect())"
+    places = f"Array.from(document.querySelectorAll('.heatmap, .strip, .why'), {box})"
     before = page.evaluate(places)
-    page.hover("#matrix-scores td[data-row='1'][data-column='3']")
-    page.wait_for_timeout(200)
-    assert page.evaluate(places) == before
+    for figure in ["scores", "q", "v"]:
+        page.hover(f"#matrix-{figure} td[data-row='1'][data-column='2']")
+        page.wait_for_timeout(200)
+        assert page.evaluate(places) == before, figure
 
 
 def test_motion_can_be_reduced(open_page):
@@ -142,3 +151,9 @@ def test_the_explorer_waits_for_something_to_explore(open_page, server):
     assert not page.is_visible("#lesson") and page.locator("#explorer").get_attribute("hidden") is None
     page.click("#tab-lesson")
     assert page.is_visible("#lesson")
+    # A link into it opens it, and the lesson leaves the link alone.
+    page = open_page("explorer&head=3")
+    assert page.is_visible("#tab-explorer") and not page.is_visible("#lesson")
+    page.evaluate("location.hash = 'explorer&head=4&scale=0'")
+    page.wait_for_timeout(300)
+    assert page.inner_text("#scale-value") != "0" and page.evaluate("location.hash").startswith("#explorer")
