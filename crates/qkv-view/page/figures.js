@@ -73,8 +73,8 @@ function limitsOf(matrices) {
   const limits = { weights: 1 };
   for (const { id, group } of FIGURES) {
     if (group === 'weights') continue;
-    // One hidden or overflown score must not take the colour from all others.
-    const sizes = matrices[id].flat().map(Math.abs).filter((size) => size < 1e30);
+    // What is infinite, or stopped at the largest f32, must not take the colour from all others.
+    const sizes = matrices[id].flat().map(Math.abs).filter((size) => size < 3.4e38);
     limits[group] = Math.max(limits[group] ?? 0, ...sizes);
   }
   return limits;
