@@ -77,7 +77,7 @@ function tellScore({ steps, names, scale }, { query, key }) {
   return { title: ['How well key ', names[key], ' fits query ', names[query], ': multiply number by number, and add up.'], lines, shares: { row: steps.weights.values[query], names, spot: key } };
 }
 
-/** `e^0.4804 / 6.7154 ≈ 0.2407`, the largest score taken off where powers would be too large or small to write. */
+/** `e^0.4804 / 6.7154 ≈ 0.2407`, or the weight alone where the powers are too large or small to write. */
 function writtenShare(masked, weight, row) {
   const sum = row.reduce((total, score) => total + Math.exp(score), 0);
   if (weight > 0 && sum > 1e-3 && sum < 1e4) {
