@@ -9,6 +9,7 @@ cd "$(dirname "$0")"
 # Where the Python package is installed for its tests.
 venv=target/venv
 python_tests=crates/qkv-python/tests
+page_tests=crates/qkv-view/page/tests
 
 step() { printf '\n== %s\n' "$*"; }
 skip() { printf '\n== NOT RUN: %s\n' "$*" >&2; }
@@ -41,11 +42,13 @@ hunts() {
         return
     fi
     target=$(rustc -vV | sed -n 's/^host: //p')
-    # Those of whole calls: each build of the kernels takes minutes, and unit tests would want one more.
+    # Those that between them run all that is unsafe, and read all files.
     step "memory errors: the tests under AddressSanitizer"
     RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-        cargo "+$toolchain" test --locked -p qkv -p qkv-io --test '*' --target "$target" --target-dir target/asan
-    step "fuzzing, ${FUZZ_SECONDS:=20} seconds for each target"
+        cargo "+$toolchain" test --locked -p qkv -p qkv-io --target "$target" --target-dir target/asan \
+        --test every_path --test inspect --test bad_input --test memory --test files \
+        --test attacks_npy --test attacks_npz --test attacks_safetensors --test round_trip
+    step "fuzzing, ${FUZZ_SECONDS:=10} seconds for each target"
     have_tool cargo-fuzz
     for fuzz_target in read_npy read_npz read_safetensors forward; do
         cargo "+$toolchain" fuzz run "$fuzz_target" -- -max_total_time="$FUZZ_SECONDS" -malloc_limit_mb=512 -print_final_stats=0
@@ -57,6 +60,19 @@ tests() {
     cargo test --locked --workspace --exclude qkv-python
     step "tests, as released"
     cargo test --locked --workspace --exclude qkv-python --release
+}
+
+# The page in a real browser, with the command as it was built for the tests before.
+page() {
+    if ! command -v "${CHROMIUM:=chromium}" >/dev/null 2>&1; then
+        skip "the page's tests need Chromium (apt-get install chromium), or its path in CHROMIUM"
+        return
+    fi
+    step "the page, in Chromium"
+    have_venv
+    "$venv/bin/pip" install --quiet -r "$page_tests/requirements.txt"
+    cargo build --locked --workspace --exclude qkv-python --release
+    QKV="$PWD/target/release/qkv" CHROMIUM="$CHROMIUM" "$venv/bin/python" -m pytest "$page_tests"
 }
 
 have_venv() { [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"; }
@@ -71,6 +87,7 @@ python_package() {
     have_venv
     "$venv/bin/pip" install --quiet -r "$python_tests/requirements.txt" ./crates/qkv-python
     "$venv/bin/ruff" check crates/qkv-python benches/peers
+    "$venv/bin/ruff" check --config crates/qkv-python/pyproject.toml "$page_tests"
     "$venv/bin/ruff" format --check crates/qkv-python benches/peers
     "$venv/bin/python" -m pytest crates/qkv-python
 }
@@ -86,12 +103,14 @@ peers() {
 case "${1:-all}" in
     quick)
         tests
+        page
         python_package
         ;;
     all)
         checks
         hunts
         tests
+        page
         python_package
         ;;
     peers)

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
@@ -12,7 +13,7 @@ use qkv_view::explain;
 use qkv_view::row::Row;
 use qkv_view::scale::{self, Comparison, Measure};
 use qkv_view::scene::{Embedding, Scale, Scene, Shapes};
-use qkv_view::{show, text};
+use qkv_view::{lesson_picture, show, text};
 
 use crate::compare::widened;
 use crate::describe::{self, Bound};
@@ -21,6 +22,7 @@ use crate::input::{Given, Input, Sources};
 use crate::lesson::{Lesson, Rows};
 use crate::machine::{self, Threads};
 use crate::options::{AttentionOptions, AxisOrder};
+use crate::output::PictureFile;
 use crate::request::{Number, Request, typed, with_element};
 use crate::source::Source;
 use crate::span::Span;
@@ -31,6 +33,8 @@ use crate::{explain_json, lesson_checks};
 const SHOWN: [usize; 2] = [6, 5];
 /// Pairs of query and key whose every intermediate is kept.
 const MOST_PAIRS: usize = 1 << 24;
+/// Pixels of a PNG for each of the picture's own.
+const PIXELS: f32 = 2.0;
 /// A weight matrix with more numbers than this is not printed.
 const READABLE: usize = 100;
 
@@ -84,6 +88,10 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "scale")]
     no_scale: bool,
 
+    /// A picture of the shown scores before and after scaling, and of the weights: .png or .svg
+    #[arg(short, long, value_name = "FILE", conflicts_with = "query")]
+    output: Option<PathBuf>,
+
     /// No colours on a terminal
     #[arg(long)]
     plain: bool,
@@ -106,6 +114,7 @@ Examples:
 
 /// Whether the lesson's checks passed.
 pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<bool> {
+    let file = arguments.output.as_deref().map(PictureFile::new).transpose()?;
     let simd = machine::simd_from_environment()?;
     // A lesson has no packed arrays: there the option says how many heads to draw.
     let mut options = arguments.attention.clone();
@@ -125,11 +134,20 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
         let request = threads.run(|| Request::<T>::new(&input, &options, simd))?;
         describe::warn(&request, terminal);
         let explained = threads.run(|| Explained::new(&request, lesson.as_ref(), arguments))?;
+        if let Some(file) = &file {
+            let scene = scene(&request, &explained.place, &explained.trace, scale_of(&request, arguments))?;
+            file.write(&lesson_picture::svg(&scene), PIXELS)?;
+        }
         explained.print(&request, lesson.as_ref(), arguments, terminal)
     })
 }
 
 impl Arguments {
+    /// Whether a file is to be written.
+    pub fn writes(&self) -> bool {
+        self.output.is_some()
+    }
+
     /// Which lesson is meant; none if there is an input.
     fn lesson(&self) -> anyhow::Result<Option<Lesson>> {
         if self.input.is_some() {
@@ -222,6 +240,9 @@ impl Explained {
                 write!(terminal, "{}", scale::text(&self.comparisons))?;
             }
             write!(terminal, "{}", lesson_checks::listed(&self.checks))?;
+            if let Some(output) = &arguments.output {
+                writeln!(terminal, "wrote {}", output.display())?;
+            }
         }
         Ok(self.checks.iter().all(|check| check.passed))
     }

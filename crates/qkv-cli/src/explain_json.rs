@@ -1,7 +1,7 @@
 //! An explanation as JSON.
 
-use ndarray::ArrayViewD;
 use qkv_view::explain::Step;
+use qkv_view::json::{self, number};
 use qkv_view::row::Row;
 use qkv_view::scale::{Comparison, Measure};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::lesson_checks::Check;
 
 /// One object: the steps, and what else there is.
 pub fn object(steps: &[Step], row: Option<&Row>, comparisons: &[Comparison], checks: &[Check]) -> Value {
-    let mut object = json!({ "steps": steps.iter().map(step).collect::<Vec<_>>() });
+    let mut object = json!({ "steps": json::steps(steps) });
     if let Some(row) = row {
         object["row"] = of_row(row);
     }
@@ -21,15 +21,6 @@ pub fn object(steps: &[Step], row: Option<&Row>, comparisons: &[Comparison], che
         object["checks"] = checks.iter().map(check).collect();
     }
     object
-}
-
-fn step(step: &Step) -> Value {
-    json!({
-        "name": step.name.as_str(),
-        "formula": step.formula,
-        "shape": step.values.shape(),
-        "values": nested(step.values.view()),
-    })
 }
 
 fn of_row(row: &Row) -> Value {
@@ -65,22 +56,4 @@ fn measure(measure: &Measure) -> Value {
 fn check(check: &Check) -> Value {
     let verdict = if check.passed { "pass" } else { "fail" };
     json!({ "name": check.name, "what": check.what, "verdict": verdict })
-}
-
-/// An array as lists in lists.
-fn nested(array: ArrayViewD<'_, f64>) -> Value {
-    match array.ndim() {
-        0 => array.iter().map(|&x| number(x)).next().unwrap_or_default(),
-        _ => array.outer_iter().map(nested).collect(),
-    }
-}
-
-/// JSON has no infinities and no NaN; as texts, Python's `float` and JavaScript's `Number` read them.
-pub fn number(x: f64) -> Value {
-    match x {
-        x if x.is_nan() => json!("NaN"),
-        f64::INFINITY => json!("Infinity"),
-        f64::NEG_INFINITY => json!("-Infinity"),
-        x => json!(x),
-    }
 }

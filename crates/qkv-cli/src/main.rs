@@ -42,6 +42,7 @@ mod table;
 mod terminal;
 mod tokens;
 mod top;
+mod view;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -68,6 +69,8 @@ enum Command {
     Explain(Box<explain::Arguments>),
     /// Hold every path against the f64 reference, the scalar program and what the file expects
     Check(Box<check::Arguments>),
+    /// Open the lesson as a page on which everything can be changed, in the browser or as one file
+    View(Box<view::Arguments>),
     /// Draw who attends whom: one head of any length, or a page of all heads
     Map(Box<map::Arguments>),
     /// Rank the keys that one query attends most, or the queries that attend one key most
@@ -90,7 +93,9 @@ fn main() -> ExitCode {
     let command = cli.command.unwrap_or_else(|| Command::Attend(Box::default()));
     let writes_file = match &command {
         Command::Attend(arguments) => arguments.output.is_some(),
+        Command::Explain(arguments) => arguments.writes(),
         Command::Map(_) => true,
+        Command::View(arguments) => arguments.writes(),
         Command::Diff(arguments) => arguments.writes(),
         _ => false,
     };
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         Command::Attend(arguments) => attend::run(arguments, &mut terminal),
         Command::Explain(arguments) => explain::run(arguments, &mut terminal),
         Command::Check(arguments) => check::run(arguments, &mut terminal),
+        Command::View(arguments) => view::run(arguments, &mut terminal),
         Command::Map(arguments) => map::run(arguments, &mut terminal),
         Command::Top(arguments) => top::run(arguments, &mut terminal),
         Command::Diff(arguments) => diff::run(arguments, &mut terminal),

@@ -19,7 +19,7 @@ use crate::machine::{self, Threads};
 use crate::options::AttentionOptions;
 use crate::output::PictureFile;
 use crate::progress::Progress;
-use crate::request::{Number, Request, with_element};
+use crate::request::{Extents, Number, Request, with_element};
 use crate::source::Source;
 use crate::span::Span;
 use crate::terminal::Terminal;
@@ -284,7 +284,14 @@ fn sheet(arguments: &Arguments, threads: &Threads, terminal: &Terminal) -> anyho
             }
             HeadOptions { head: 0, batch: arguments.head.batch }.check(&request)?;
             heads = request.extents.heads;
-            title = format!("{}: {} × {}", arguments.input.path.display(), show::count(request.extents.len_query, "query"), show::count(request.extents.len_key, "key"));
+            let Extents { len_query, len_key, .. } = request.extents;
+            title = format!(
+                "{}: {} × {}{}",
+                arguments.input.path.display(),
+                show::count(len_query, "query"),
+                show::count(len_key, "key"),
+                cells((size.min(len_query), size.min(len_key)), (len_query, len_key), arguments)
+            );
             for head in 0..heads {
                 let mut report = progress.part(at * heads + head, layers.len() * heads);
                 let attention = request.attention(0);
@@ -303,7 +310,7 @@ fn sheet(arguments: &Arguments, threads: &Threads, terminal: &Terminal) -> anyho
     let [what, quantity] = arguments.of.words();
     let mut sheet = Sheet::new()
         .title(format!("{what} of {}", show::count(thumbnails.len(), "head")))
-        .subtitle(format!("{title}; each cell {} of its pairs", arguments.pool.words(arguments.of)))
+        .subtitle(title)
         .quantity(quantity)
         .colours(arguments.of.colours());
     // A line for each layer, if that is not too long.

@@ -57,6 +57,20 @@ impl PictureFile {
     }
 }
 
+/// Refuses a page that could not be written.
+pub fn check_page(path: &Path) -> anyhow::Result<()> {
+    let ending = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+    if !matches!(ending.as_deref(), Some("html" | "htm")) {
+        bail!("--export {}: want a name that ends in .html", path.display());
+    }
+    qkv_io::check_target(path).map_err(|error| anyhow!("--export {error}"))
+}
+
+/// Writes a text.
+pub fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
+    written(|stop| qkv_io::write_bytes(path, text.as_bytes(), &WriteOptions::new().cancelled(stop)))
+}
+
 /// Writes the arrays. Ctrl-C is heeded, and leaves nothing behind.
 pub fn write(path: &Path, arrays: &[(&str, TensorView<'_>)]) -> anyhow::Result<()> {
     written(|stop| qkv_io::write(path, arrays, &WriteOptions::new().cancelled(stop)))

@@ -2,12 +2,11 @@
 
 use anyhow::Context;
 use clap::Args;
+use qkv_view::json::number;
 use qkv_view::scene::token;
 use qkv_view::show;
 use serde_json::{Map, Value, json};
 use unicode_width::UnicodeWidthStr;
-
-use crate::explain_json::number;
 
 /// One cell.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use clap::Args;
 use qkv::{Inspection, Real, Stage, Survey};
+use qkv_view::json::number;
 use qkv_view::scene::token;
 use qkv_view::show;
 use serde_json::json;
 
 use crate::describe;
-use crate::explain_json::number;
 use crate::head::{HeadOptions, Tokens, below};
 use crate::input::{Input, Sources};
 use crate::machine::{self, Threads};

@@ -98,3 +98,19 @@ fn documents_show_what_the_command_prints() {
         assert_eq!(document.lines().count(), renewed.lines().count(), "{name}");
     }
 }
+
+#[test]
+fn the_picture_is_what_the_command_draws() {
+    let place = common::Place::new();
+    let (drawn, kept) = (place.path("map.svg"), root().join("docs/map.svg"));
+    let mut command = common::command();
+    command.current_dir(root());
+    command.args(words("map crates/qkv-cli/data/sample.safetensors --head 1 -o")).arg(&drawn);
+    common::Ran::from(command.output().expect("the command starts")).succeeded();
+    if std::env::var_os("QKV_WRITE_DOCS").is_some() {
+        std::fs::copy(drawn, kept).expect("copied");
+        return;
+    }
+    let [drawn, kept] = [drawn, kept].map(|path| std::fs::read_to_string(path).expect("a picture"));
+    assert!(drawn == kept, "docs/map.svg: run QKV_WRITE_DOCS=1 cargo test -p qkv-cli --test docs");
+}

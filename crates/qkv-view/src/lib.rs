@@ -9,11 +9,16 @@
 
 pub mod bounds;
 pub mod explain;
+pub mod json;
+pub mod lesson;
+pub mod lesson_picture;
 pub mod matrix;
 pub mod measure;
+pub mod page;
 pub mod picture;
 pub mod row;
 pub mod scale;
 pub mod scene;
+pub mod server;
 pub mod show;
 pub mod text;

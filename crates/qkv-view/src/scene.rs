@@ -139,7 +139,7 @@ impl Scene<'_> {
         Slice::from(self.queries.start - self.first_query..self.queries.end - self.first_query)
     }
 
-    fn query_tokens(&self) -> Option<&Vec<String>> {
+    pub(crate) fn query_tokens(&self) -> Option<&Vec<String>> {
         self.tokens.as_ref().filter(|tokens| tokens.len() == self.shapes.len_query)
     }
 
