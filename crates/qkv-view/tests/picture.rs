@@ -85,6 +85,7 @@ fn labels_can_be_anything() {
     assert!(!svg.contains(banned), "{:?}", svg.chars().find(|letter| banned(*letter)));
     assert!(looked.title.starts_with("</script><b> </text>"), "{}", looked.title);
     assert_readable(&svg);
+    assert!(boxes(&svg).iter().any(|(text, _, _)| text == "a  b"), "spaces are drawn");
     png(&svg, 1.0).expect("a picture");
     let thumbnail = Sheet::new().thumbnail(values.view(), hostile.as_str()).title(&hostile).svg();
     look(&thumbnail);
@@ -146,6 +147,16 @@ fn a_pooled_matrix_has_ticks_at_the_indices_that_it_stands_for() {
     assert!(contents.contains(&"query (97.7 per bin)") && contents.contains(&"key (19.5 per bin)"));
     assert!(!contents.iter().any(|text| text.contains("token")), "{contents:?}");
     assert_readable(&svg);
+}
+
+#[test]
+fn a_label_never_stands_for_many_indices() {
+    let values = head(20, 20);
+    let labels: Vec<String> = (0..2000).map(|index| format!("token{index}")).collect();
+    let map = |indices| Heatmap::new(values.view()).keys(Axis::new("key", 0..indices).labels(&labels));
+    assert!(map(20).svg().contains("token7"));
+    assert!(!map(2000).svg().contains("token"));
+    assert!(!map(21).svg().contains("token"));
 }
 
 #[test]
@@ -240,6 +251,17 @@ fn labels_and_ticks_do_not_touch_whatever_the_size() {
 }
 
 #[test]
+fn the_longest_labels_are_not_cut_by_the_edge() {
+    let labels = vec!["W".repeat(40); 5];
+    let values = head(5, 5);
+    let map = || Heatmap::new(values.view()).query_labels(&labels).key_labels(&labels);
+    let svg = map().svg();
+    assert_readable(&svg);
+    look(&svg).text(&token(&labels[0]));
+    assert_readable(&Panels::new().panel(map()).panel(map()).shared_scale().svg());
+}
+
+#[test]
 fn numbers_stand_in_cells_where_they_fit() {
     let shown = |values: Array2<f64>| {
         let svg = Heatmap::new(values.view()).svg();
@@ -310,7 +332,7 @@ fn panels_go_on_in_the_next_line() {
 
 #[test]
 fn those_who_do_not_see_it_are_told() {
-    let values = array![[0.25, 0.75], [f64::NAN, 1.0]];
+    let values = array![[0.25, f64::NEG_INFINITY], [f64::NAN, 1.0]];
     let looked = look(&Heatmap::new(values.view()).title("weights").svg());
     assert_eq!(looked.title, "weights");
     assert_eq!(looked.description, "Rows: query 0 to 1. Columns: key 0 to 1. Values from 0.2500 to 1.0000.");

@@ -3,6 +3,8 @@
 use ndarray::{Array2, ArrayView2, array};
 use qkv_view::picture::{Colours, Heatmap, Map, Panels, RenderError, Scale, Sheet, png};
 
+use skrifa::MetadataProvider;
+
 use looked_at::{Pixels, Rect, look};
 
 mod looked_at;
@@ -75,6 +77,27 @@ fn cells_with_numbers_have_the_colours_of_their_numbers() {
                         [cell.x + across, cell.y + down].map(|place| (place * f64::from(times)) as usize);
                     assert_eq!(pixels.at(x, y), map.scale().colour(*value), "{value}, {times} times");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn edges_of_cells_are_not_smoothed() {
+    // Numbers that are too long to stand in the cells.
+    let values = numbers(6, 9) * -1e-300;
+    let map = Heatmap::new(values.view());
+    let svg = map.svg();
+    let cells = look(&svg).crisp;
+    let (first, last) = (cells[0].0, cells[6 * 9 - 1].0);
+    let scale = map.scale();
+    let colours: Vec<_> = values.iter().map(|x| scale.colour(*x)).chain([[255; 3]]).collect();
+    for times in [1.0, 1.5, 2.7] {
+        let pixels = Pixels::of(&svg, times as f32);
+        let inside = |from: f64, to: f64| (from * times) as usize + 1..(to * times) as usize - 1;
+        for y in inside(first.y, last.y + last.height) {
+            for x in inside(first.x, last.x + last.width) {
+                assert!(colours.contains(&pixels.at(x, y)), "{:?} at {x}, {y}", pixels.at(x, y));
             }
         }
     }
@@ -227,16 +250,34 @@ fn what_cannot_be_rendered_is_an_error() {
 
 #[test]
 fn letters_without_a_font_are_boxes() {
-    let drawn = |word: &str| {
-        let labels = [word.to_string()];
-        Pixels::of(&Heatmap::new(array![[1.0]].view()).query_labels(&labels).svg(), 4.0)
-    };
     // No font has letters of a private area; a box is seen.
     let (missing, nothing) = (drawn("\u{f0000}"), drawn("\u{a0}"));
-    let dark = |pixels: &Pixels| {
-        let all = (0..pixels.height).flat_map(|y| (0..pixels.width).map(move |x| (x, y)));
-        all.filter(|(x, y)| pixels.at(*x, *y)[0] < 128).count()
+    assert!(dark(&missing) > dark(&nothing) + 50, "{} and {}", dark(&missing), dark(&nothing));
+    // Its neighbours stay as they are.
+    assert_ne!(dark(&drawn("é\u{f0000}")), dark(&drawn("□\u{f0000}")));
+}
+
+#[test]
+fn letters_that_the_embedded_font_lacks_come_from_the_machine() {
+    const LETTER: char = 'ש';
+    let mut fonts = resvg::usvg::fontdb::Database::new();
+    fonts.load_system_fonts();
+    let has = |data: &[u8], index| {
+        skrifa::FontRef::from_index(data, index).is_ok_and(|font| font.charmap().map(LETTER).is_some())
     };
-    let (missing, nothing) = (dark(&missing), dark(&nothing));
-    assert!(missing > nothing + 50, "{missing} and {nothing}");
+    let somewhere = fonts.faces().any(|face| fonts.with_face_data(face.id, has) == Some(true));
+    let boxed = dark(&drawn("\u{f0000}")) == dark(&drawn(&LETTER.to_string()));
+    assert_eq!(boxed, !somewhere);
+}
+
+/// A picture with one label.
+fn drawn(label: &str) -> Pixels {
+    let labels = [label.to_string()];
+    Pixels::of(&Heatmap::new(array![[1.0]].view()).query_labels(&labels).svg(), 4.0)
+}
+
+/// Pixels of ink, among others.
+fn dark(pixels: &Pixels) -> usize {
+    let all = (0..pixels.height).flat_map(|y| (0..pixels.width).map(move |x| (x, y)));
+    all.filter(|(x, y)| pixels.at(*x, *y)[0] < 128).count()
 }

@@ -76,18 +76,19 @@ impl<'a> Axis<'a> {
             _ => index.to_string(),
         };
         let texts: Vec<_> = shown.into_iter().map(|index| (place(index), text(index))).collect();
-        let name = if self.range.len() > bins && bins > 0 {
-            format!("{} ({} per bin)", self.name, short(indices))
-        } else {
-            self.name.clone()
-        };
+        let pooled = self.range.len() > bins && bins > 0;
+        let name =
+            if pooled { format!("{} ({} per bin)", self.name, short(indices)) } else { self.name.clone() };
         let turn = match along {
             Along::Rows => Turn::None,
             Along::Columns => Turn::of(&texts, cell, labelled),
         };
-        Marks { texts, name, along, turn, length: bins as f64 * cell, ticked: cell < LEAST_CELL }
+        // Where a label is not that of a whole cell, a line says which point it means.
+        let ticked = pooled || cell < LEAST_CELL;
+        Marks { texts, name, along, turn, length: bins as f64 * cell, ticked }
     }
 
+    /// All indices where they are few, or round ones.
     fn round_indices(&self, bins: usize, cell: f64, along: Along) -> Vec<usize> {
         const MOST_WHOLE: usize = 20;
         let widest = font::width(&self.range.end.saturating_sub(1).to_string(), SIZE);
@@ -102,7 +103,7 @@ impl<'a> Axis<'a> {
         ticks::indices(self.range.clone(), most.clamp(1, 10))
     }
 
-    /// For those who do not see it: `5 queries` would need grammar, this does not.
+    /// In words, for those who do not see it.
     pub(super) fn described(&self) -> String {
         match self.range.len() {
             0 => format!("no {}", self.name),

@@ -107,9 +107,12 @@ impl Elements {
             Anchor::Middle => " text-anchor=\"middle\"",
             Anchor::End => " text-anchor=\"end\"",
         };
+        // Renderers make one space of many, unless asked on the text itself.
+        let spaces = text.content.contains("  ") || text.content.trim_matches(' ') != text.content;
+        let kept = if spaces { " xml:space=\"preserve\" style=\"white-space:pre\"" } else { "" };
         let (size, fill, content) = (number(text.size), text.fill, escaped(text.content));
         self.push(format_args!(
-            "<text {place} font-size=\"{size}\" fill=\"{fill}\"{anchor}>{content}</text>"
+            "<text {place} font-size=\"{size}\" fill=\"{fill}\"{anchor}{kept}>{content}</text>"
         ));
     }
 
@@ -176,8 +179,7 @@ impl Elements {
         };
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-             viewBox=\"0 0 {width} {height}\" role=\"img\" font-family=\"{}\" direction=\"ltr\" \
-             xml:space=\"preserve\">\n<title>{}</title>\n{described}\
+             viewBox=\"0 0 {width} {height}\" role=\"img\" font-family=\"{}\" direction=\"ltr\">\n<title>{}</title>\n{described}\
              <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n{}</svg>\n",
             font::FAMILIES,
             escaped(name),

@@ -85,7 +85,7 @@ pub(super) fn decades(high: f64) -> Vec<Tick> {
 pub(super) fn indices(range: Range<usize>, most: usize) -> Vec<usize> {
     let least = (range.len() as f64 / most.max(1) as f64).max(1.0);
     let step = round_step(least).value().max(1.0) as usize;
-    let first = range.start.next_multiple_of(step);
+    let first = range.start.checked_next_multiple_of(step).unwrap_or(range.end);
     (first..range.end).step_by(step).collect()
 }
 
@@ -145,5 +145,7 @@ mod tests {
         assert_eq!(indices(7..8, 1), [7]);
         assert_eq!(indices(3..3, 5), Vec::<usize>::new());
         assert!(indices(usize::MAX - 5..usize::MAX, 3).len() <= 5);
+        // The next multiple of 20 would be more than the largest number.
+        assert_eq!(indices(usize::MAX - 11..usize::MAX, 1), Vec::<usize>::new());
     }
 }
