@@ -83,7 +83,7 @@ impl Table {
         columns.extend(tables.first().map(|(_, table)| table.columns.clone()).unwrap_or_default());
         let named = |(name, table): &(&'static str, Self)| {
             let name = Cell::Text(name.to_string());
-            table.rows.iter().map(|row| [&[name.clone()], &row[..]].concat()).collect::<Vec<_>>()
+            table.rows.iter().map(|row| [std::slice::from_ref(&name), &row[..]].concat()).collect::<Vec<_>>()
         };
         Self { columns, rows: tables.iter().flat_map(named).collect() }
     }

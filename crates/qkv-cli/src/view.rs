@@ -69,9 +69,8 @@ fn first_lesson() -> anyhow::Result<PageLesson> {
     let input = Lesson::first(5, None, None).input(&AttentionOptions::default())?;
     let Given::Layer { x, weights } = &input.given else { bail!("a lesson has weights") };
     let weight = |name: &str| {
-        let found =
-            weights.iter().find(|(own, _)| own == name).with_context(|| format!("a lesson has {name}"));
-        rows(&found?.1)
+        let own = weights.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
+        rows(&own.with_context(|| format!("a lesson has {name}"))?.1)
     };
     Ok(PageLesson {
         words: None,

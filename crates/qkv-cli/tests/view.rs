@@ -39,7 +39,8 @@ impl View {
     /// Status, headers in small letters, and body.
     fn ask(&self, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
-        let mut request = format!("{line} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        let mut request =
+            format!("{line} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }
@@ -49,14 +50,21 @@ impl View {
         let _ = stream.read_to_string(&mut answer);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok());
-        (status.unwrap_or_else(|| panic!("no status in {answer:?}")), head.to_ascii_lowercase(), body.to_string())
+        (
+            status.unwrap_or_else(|| panic!("no status in {answer:?}")),
+            head.to_ascii_lowercase(),
+            body.to_string(),
+        )
     }
 
     /// Shows the token, and returns the cookie.
     fn enter(&self) -> String {
-        let (status, head, _) = self.ask(&format!("GET /?token={}", self.token), &[("Host", &self.host())], "");
+        let (status, head, _) =
+            self.ask(&format!("GET /?token={}", self.token), &[("Host", &self.host())], "");
         assert_eq!(status, 303, "{head}");
-        assert!(head.contains("location: /\r\n") && head.contains("httponly") && head.contains("samesite=strict"));
+        assert!(
+            head.contains("location: /\r\n") && head.contains("httponly") && head.contains("samesite=strict")
+        );
         let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
         cookie.split(';').next().expect("a pair").to_string()
     }
@@ -78,10 +86,17 @@ fn only_who_shows_the_token_once_is_let_in() {
     assert_eq!(status("GET /?token=0", &[("Host", &host)]), 403);
     assert_eq!(status("GET /main.js", &[("Host", &host)]), 403);
     let cookie = view.enter();
-    assert_eq!(status(&format!("GET /?token={}", view.token), &[("Host", &host)]), 403, "the token opens twice");
+    assert_eq!(
+        status(&format!("GET /?token={}", view.token), &[("Host", &host)]),
+        403,
+        "the token opens twice"
+    );
     let (code, head, body) = view.ask("GET /", &[("Host", &host), ("Cookie", &cookie)], "");
     assert_eq!(code, 200);
-    assert!(head.contains("content-security-policy: default-src 'none'") && head.contains("cache-control: no-store"));
+    assert!(
+        head.contains("content-security-policy: default-src 'none'")
+            && head.contains("cache-control: no-store")
+    );
     assert!(body.contains("\"live\":true") && body.contains("0.8822"), "{body}");
     assert_eq!(status("GET /main.js", &[("Host", &host), ("Cookie", &cookie)]), 200);
     assert_eq!(status("GET /../Cargo.toml", &[("Host", &host), ("Cookie", &cookie)]), 404);
@@ -100,8 +115,7 @@ fn a_lesson_is_computed_by_the_engine_and_a_wrong_one_refused() {
     let view = View::start();
     let (host, cookie) = (view.host(), view.enter());
     let ask = |body: &str| {
-        let headers =
-            [("Host", host.as_str()), ("Cookie", &cookie), ("Content-Type", "application/json")];
+        let headers = [("Host", host.as_str()), ("Cookie", &cookie), ("Content-Type", "application/json")];
         view.ask("POST /api/lesson", &headers, body)
     };
     let lesson = json!({ "words": ["a", "b"], "x": [[1, 2], [3, 4]], "w_q": [[1], [0]], "w_k": [[0], [1]],
@@ -109,7 +123,8 @@ fn a_lesson_is_computed_by_the_engine_and_a_wrong_one_refused() {
     let (status, _, body) = ask(&lesson.to_string());
     assert_eq!(status, 200, "{body}");
     let steps: Value = serde_json::from_str(&body).unwrap();
-    let step = |name: &str| steps["steps"].as_array().unwrap().iter().find(|step| step["name"] == name).unwrap();
+    let step =
+        |name: &str| steps["steps"].as_array().unwrap().iter().find(|step| step["name"] == name).unwrap();
     assert_eq!(step("scores")["values"], json!([[2.0, 4.0], [6.0, 12.0]]));
     assert_eq!(step("masked")["values"][0], json!([2.0, "-Infinity"]));
     assert_eq!(step("output")["values"][0], json!([1.0, 2.0, 3.0]));
@@ -134,7 +149,11 @@ fn the_page_can_be_one_file() {
     let path = place.path("lesson.html");
     assert!(qkv!("view", "--export", path).succeeded().out.contains("lesson.html"));
     let page = std::fs::read_to_string(&path).unwrap();
-    assert!(page.contains("\"live\":false") && page.contains("0.8822") && page.contains("function attentionSteps"));
+    assert!(
+        page.contains("\"live\":false")
+            && page.contains("0.8822")
+            && page.contains("function attentionSteps")
+    );
     assert!(!page.contains("src=\"main.js\"") && !page.contains("stylesheet"));
     qkv!("view", "--export", place.path("lesson.txt")).refused(&["lesson.txt", ".html"]);
     qkv!("view", "--export", place.path("none/lesson.html")).refused(&["none"]);
