@@ -4,7 +4,7 @@ mod common;
 
 use common::npy_of;
 use ndarray::{Array1, Array2, IxDyn, arr0};
-use qkv_io::{Fault, ReadOptions, TensorView, WriteOptions, read, write};
+use qkv_io::{Fault, ReadOptions, TensorView, WriteOptions, read, write, write_bytes};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
@@ -254,4 +254,19 @@ fn arrays_that_do_not_suit_the_format() {
 
     write(path("a.safetensors"), &[one()], &with_metadata).unwrap();
     assert_eq!(read(path("a.safetensors"), &ReadOptions::new()).unwrap().metadata, metadata);
+}
+
+#[test]
+fn bytes_of_any_kind_appear_whole_or_not_at_all() {
+    let directory = directory();
+    let path = directory.path().join("page.html");
+    write_bytes(&path, b"<!doctype html>", &WriteOptions::new()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"<!doctype html>");
+    let stop = || true;
+    let stopped = write_bytes(&path, b"other", &WriteOptions::new().cancelled(&stop)).unwrap_err();
+    assert!(matches!(stopped.fault(), Fault::Cancelled));
+    assert_eq!(fs::read(&path).unwrap(), b"<!doctype html>");
+    let missing = directory.path().join("none/page.html");
+    assert!(write_bytes(missing, b"", &WriteOptions::new()).is_err());
+    assert_eq!(entries(directory.path()), ["page.html"]);
 }

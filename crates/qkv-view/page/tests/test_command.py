@@ -1,15 +1,13 @@
-"""The page as `qkv view` serves and exports it; `--qkv` is the built command."""
+"""The page as `qkv view` serves and exports it; QKV is the path of the command."""
 
+import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import golden
 from support import at, shown, text
-
-STEPS = ["average", "q", "k", "v", "scores", "scaled", "masked", "weights", "output"]
 
 
 @pytest.fixture(scope="session")
@@ -28,12 +26,14 @@ def address(qkv):
         served.kill()
 
 
-def assert_shows(page, name):
-    for step in golden(name)["steps"]:
+def assert_shows(page, qkv, *options):
+    """The page has the numbers that the command prints."""
+    printed = subprocess.run([qkv, "explain", "--json", *options], check=True, stdout=subprocess.PIPE)
+    for step in json.loads(printed.stdout)["steps"]:
         assert text(page, step["name"]) == shown(step["values"]), step["name"]
 
 
-def test_the_engine_computes_what_changes(chromium, address):
+def test_the_engine_computes_what_changes(chromium, qkv, address):
     context = chromium.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
     asked, complaints = [], []
@@ -43,10 +43,10 @@ def test_the_engine_computes_what_changes(chromium, address):
     page.goto(address + "#")
     page.wait_for_selector(".chain[aria-busy=false] td", state="attached")
     assert "token" not in page.url
-    assert_shows(page, "first")
+    assert_shows(page, qkv)
     page.check("#causal")
     page.wait_for_function("() => document.querySelector('#matrix-masked').textContent.includes('∞')")
-    assert_shows(page, "causal")
+    assert_shows(page, qkv, "--causal")
     assert any(method == "POST" and url.endswith("/api/lesson") for method, url in asked)
     assert all(url.startswith(address.split("/?")[0]) for _, url in asked if not url.startswith("data:"))
     assert complaints == []
@@ -66,8 +66,9 @@ def test_the_exported_page_needs_nothing_else(chromium, qkv, tmp_path):
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(path.as_uri())
     page.wait_for_selector(".chain[aria-busy=false] td", state="attached")
-    assert_shows(page, "first")
+    assert_shows(page, qkv)
     page.locator(at("x", 0, 0) + " input").fill("2")
-    page.wait_for_function("(cell) => document.querySelector(cell).textContent !== '−1.0462'", arg=at("q", 0, 0))
+    changed = "(cell) => document.querySelector(cell).textContent !== '−1.0462'"
+    page.wait_for_function(changed, arg=at("q", 0, 0))
     assert complaints == []
     context.close()
