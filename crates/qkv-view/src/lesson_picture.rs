@@ -1,11 +1,16 @@
 //! A lesson in one picture: scores before and after scaling, in one scale of colours, and the weights that come of them.
 
+use std::ops::Range;
+
 use ndarray::{ArrayD, ArrayView2};
 
 use crate::measure::variance;
 use crate::picture::{Axis, Colours, Heatmap, Panels};
 use crate::scene::{Scale, Scene};
 use crate::show;
+
+/// All steps of a lesson of five tokens stand on one line.
+const WIDTH: usize = 2000;
 
 /// The shown queries and keys of a scene, as SVG.
 pub fn svg(scene: &Scene<'_>) -> String {
@@ -29,6 +34,7 @@ pub fn svg(scene: &Scene<'_>) -> String {
     let mut panels = Panels::new()
         .title("Attention, before and after scaling")
         .subtitle(format!("{}; equal numbers have equal colours before softmax", scene.shapes.scores()))
+        .width(WIDTH)
         .shared_scale();
     for (index, (title, numbers)) in steps.iter().enumerate() {
         if let Some(formula) = index.checked_sub(1).map(|before| formulas[before].clone()) {
@@ -56,7 +62,7 @@ fn varied(numbers: ArrayView2<'_, f64>) -> String {
 }
 
 fn axes<'h>(scene: &'h Scene<'_>, heatmap: Heatmap<'h>) -> Heatmap<'h> {
-    let axis = |name, range: &std::ops::Range<usize>, tokens: Option<&'h Vec<String>>| {
+    let axis = |name, range: &Range<usize>, tokens: Option<&'h Vec<String>>| {
         let axis = Axis::new(name, range.clone());
         match tokens {
             Some(tokens) => axis.labels(tokens),
