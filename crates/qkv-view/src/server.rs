@@ -22,7 +22,7 @@ use crate::lesson::Lesson;
 use crate::page::{self, Asset};
 
 /// What a page may load and do.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; \
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Of a request's body.
 const MOST_BYTES: usize = 1 << 20;

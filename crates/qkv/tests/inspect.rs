@@ -258,7 +258,7 @@ fn what_does_not_exist_is_refused() {
     let head = call().inspect(0, 0).unwrap();
     let map = |map: Map| head.map(&map, None).err().map(|error| error.to_string());
     assert_eq!(map(Map::new(Of::Mask).queries(3..7)).unwrap(), "queries: got 3..7, want a range within 0..6");
-    #[allow(clippy::reversed_empty_ranges)]
+    #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
     let backwards = Map::new(Of::Mask).keys(5..4);
     assert_eq!(map(backwards).unwrap(), "keys: got 5..4, want a range within 0..9");
     let error = head.survey(&Survey::new().tokens(&[1; 6], &[1; 6]), None).err().unwrap();
