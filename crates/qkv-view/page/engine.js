@@ -70,4 +70,4 @@ function newestOnly(compute, done, failed) {
   };
 }
 
-export { computeHere, computeByEngine, newestOnly };
+export { readNumber, computeHere, computeByEngine, newestOnly };

@@ -34,4 +34,4 @@ function tokenNames(words) {
 /** A name in one text, where no markup can be. */
 const nameText = ({ text, place }) => (place === '' ? text : `${text} (${place})`);
 
-export { LONGEST_WORD, cutWord, tokenNames, nameText };
+export { LONGEST_WORD, cutWord, visibleWord, tokenNames, nameText };

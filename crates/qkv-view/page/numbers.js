@@ -52,4 +52,4 @@ function parseNumber(text) {
   return Number.isFinite(x) ? x + 0 : null;
 }
 
-export { f32, fixed, printed, number, cellNumber, shortest, parseNumber };
+export { f32, fixed, printed, typeset, number, cellNumber, shortest, parseNumber };
