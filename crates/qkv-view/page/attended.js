@@ -1,0 +1,44 @@
+// Whom a query attends, or who attends a key: asked for when someone points, after a short rest.
+
+/** So many are listed. */
+const COUNT = 20;
+const REST_MS = 140;
+
+class Attended {
+  /** `told()` is called when `current`, `{side, at, answer | error}` or `null`, is another, or `waiting` is. */
+  constructor({ source, told }) {
+    Object.assign(this, { source, told, stop: null, asked: 'null', current: null, waiting: false });
+  }
+
+  /** `wish` is `{side: query | key, at}` or `null`; `soon`: without waiting for the pointer to rest. */
+  look(place, wish, soon) {
+    const asked = JSON.stringify(wish && [place, wish]);
+    if (asked === this.asked) return;
+    this.asked = asked;
+    this.stop?.abort();
+    clearTimeout(this.resting);
+    if (wish === null) {
+      Object.assign(this, { current: null, waiting: false });
+      this.told();
+      return;
+    }
+    // The old answer stays until there is a new one: lists that come and go with each step could not be read.
+    this.waiting = true;
+    this.stop = new AbortController();
+    const { signal } = this.stop;
+    this.resting = setTimeout(() => this.ask(place, wish, signal), soon ? 0 : REST_MS);
+    this.told();
+  }
+
+  async ask(place, { side, at }, signal) {
+    const result = await this.source[side](place, at, COUNT, signal).then((answer) => ({ answer }), (error) => ({ error }));
+    if (signal.aborted) return;
+    // Asked again, it may go well.
+    if (result.error) this.asked = 'failed';
+    this.waiting = false;
+    this.current = { side, at, ...result };
+    this.told();
+  }
+}
+
+export { Attended };
