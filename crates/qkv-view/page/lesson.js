@@ -159,6 +159,11 @@ class Lesson {
     }, WRITE_URL_AFTER_MS);
   }
 
+  /** Another view writes the URL now. */
+  rest() {
+    clearTimeout(this.writing);
+  }
+
   /** Reads the URL that someone put there. */
   read() {
     clearTimeout(this.writing);

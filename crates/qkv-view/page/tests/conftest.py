@@ -3,6 +3,7 @@
 pip install -r requirements.txt && pytest --chromium /usr/bin/chromium
 """
 
+import contextlib
 import functools
 import http.server
 import json
@@ -10,13 +11,14 @@ import os
 import re
 import shutil
 import threading
+import urllib.parse
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'"
 
 
 def pytest_addoption(parser):
@@ -64,16 +66,32 @@ def one_file(data):
     )
     lines = "\n".join(modules().values()).splitlines()
     script = "\n".join(line for line in lines if not re.match(r"(import|export) ", line))
-    assert "</script" not in script
+    library = (PAGE / "vendor/openseadragon.min.js").read_text("utf-8")
+    assert "</script" not in script and "</script" not in library
+    html = html.replace(
+        '<script src="vendor/openseadragon.min.js" defer></script>', f"<script>{library}</script>"
+    )
     return html.replace(
         '<script type="module" src="main.js"></script>', f"<script>'use strict';\n{script}</script>"
     )
+
+
+def explorer_data(explorer):
+    return {"live": False, "lesson": golden("first")["lesson"], "explorer": explorer}
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self):
         if self.path.split("?")[0] == "/":
             self.answer(index_with(self.server.data), "text/html; charset=utf-8")
+        elif self.path.startswith("/api/") and self.server.explorer is not None:
+            url = urllib.parse.urlsplit(self.path)
+            status, kind, body = self.server.explorer.answer(
+                url.path.removeprefix("/api/"), dict(urllib.parse.parse_qsl(url.query))
+            )
+            # Who gave up waiting hears nothing.
+            with contextlib.suppress(ConnectionError):
+                self.answer(body, kind, status)
         else:
             super().do_GET()
 
@@ -84,7 +102,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.answer(json.dumps(answer), "application/json", status)
 
     def answer(self, text, kind, status=200):
-        body = text.encode()
+        body = text if isinstance(text, bytes) else text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -112,19 +130,26 @@ def chromium(request):
         browser.close()
 
 
-@pytest.fixture
-def server():
-    """`data` is what the page is served with, `engine(lesson)` answers, `asked` is what was asked."""
+@contextlib.contextmanager
+def serving(port=0):
+    """`data` is what the page is served with, `engine(lesson)` and `explorer` answer, `asked` is what was asked."""
     handler = functools.partial(Handler, directory=PAGE)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.url = f"http://127.0.0.1:{server.server_address[1]}/"
     server.data = {"live": False, "lesson": golden("first")["lesson"]}
     server.engine = lambda lesson: (500, {})
+    server.explorer = None
     server.asked = []
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def server():
+    with serving() as started:
+        yield started
 
 
 @pytest.fixture
