@@ -140,6 +140,7 @@ class MapScreen {
   open(map, view) {
     const place = this.place();
     const { of, pool } = this.state;
+    this.pointing.wanted = null;
     this.numbers.begin(map, (queries, keys, signal) => this.source.cells(place, of, queries, keys, signal));
     this.pointing.search.map = map;
     this.legend.show(of, map.scale);

@@ -23,6 +23,7 @@ class MapView {
   open({ map, name, fetchTile, view, failed }) {
     this.start();
     this.map = map;
+    this.last = '';
     const wanted = (tile) => this.isInSight(tile);
     this.tiles = mapTiles({ map, name, fetchTile, wanted, failed });
     this.opening = view;
@@ -115,6 +116,10 @@ class MapView {
   drawn() {
     const frame = this.frame();
     if (frame === null) return;
+    // While tiles arrive it draws what has not moved.
+    const drawn = JSON.stringify(frame);
+    if (drawn === this.last) return;
+    this.last = drawn;
     this.smoothen(frame.scale * (this.map.bin ?? 1) < 1);
     this.moved(frame);
     clearTimeout(this.resting);

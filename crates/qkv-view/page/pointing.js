@@ -4,6 +4,7 @@
 // last, so that it can be reached.
 
 import { Attended } from './attended.js';
+import { BLOCK } from './cell-numbers.js';
 import { FocusPanel } from './focus-panel.js';
 import { SHOWN } from './legend.js';
 import { binAt, cellAt, keysInSight } from './map-frame.js';
@@ -14,6 +15,7 @@ import { TokenText } from './token-text.js';
 const NO_CELL = { query: null, key: null };
 /** What is found is shown at so many pixels a cell, at least: enough for its neighbours' names. */
 const FOUND_SCALE = 20;
+const POINTER_RESTS_MS = 90;
 /** Pairs of less than this part of the largest are listed, but not marked. */
 const NOTABLE = 0.01;
 const POINTING_HELP = 'Point at a cell; press to pin it. Drag to move, turn the wheel to zoom.';
@@ -167,14 +169,23 @@ class Pointing {
     return { hovered: this.hovered, pinned: this.pinned(), found: this.found, ringed, cursor: this.byKeys };
   }
 
+  /** Asks for the number under the pointer once it rests. */
+  wantNumber(cell) {
+    const { numbers } = this.screen;
+    if (cell?.query === this.wanted?.query && cell?.key === this.wanted?.key) return;
+    this.wanted = cell;
+    clearTimeout(this.wanting);
+    const area = cell && { queries: [cell.query, cell.query + 1], keys: [cell.key, cell.key + 1] };
+    this.wanting = setTimeout(() => numbers.want('pointer', area), POINTER_RESTS_MS);
+  }
+
   /** The line under the map. */
   read(frame) {
     const { state, names, view, numbers } = this.screen;
     const cell = this.hovered ?? (this.byKeys ? this.middle() : null) ?? this.pinned();
     const bin = Math.max(binAt(frame.scale), view.map.bin ?? 1);
     const one = cell !== null && cell.query !== null && cell.key !== null;
-    const area = one && bin <= 64 ? { queries: [cell.query, cell.query + 1], keys: [cell.key, cell.key + 1] } : null;
-    numbers.want('pointer', area);
+    this.wantNumber(one && bin <= BLOCK ? cell : null);
     const parts = cell === null ? null : tellCell({ cell, bin, of: state.of, pool: state.pool, map: view.map, names, numbers });
     this.readout.show(parts, `${SHOWN[state.of].says} ${POINTING_HELP}`, this.byKeys);
   }

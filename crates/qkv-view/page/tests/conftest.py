@@ -166,13 +166,15 @@ def open_page(chromium, server):
             lambda request: request.url.startswith(allowed) or complaints.append(f"request: {request.url}"),
         )
 
-    def opened(fragment="", *, lesson=None, file=None, **options):
+    def opened(fragment="", *, lesson=None, file=None, init=None, **options):
         if lesson is not None:
             server.data = {"live": server.data["live"], "lesson": lesson}
         options = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light", **options}
         context = chromium.new_context(**options)
         contexts.append(context)
         page = context.new_page()
+        if init is not None:
+            page.add_init_script(init)
         watch(page, (file.as_uri() if file else server.url, "data:"))
         page.complaints = complaints
         page.goto((file.as_uri() if file else server.url) + (f"#{fragment}" if fragment else ""))
