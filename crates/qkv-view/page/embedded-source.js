@@ -12,9 +12,9 @@
 //           "bin": 16,                          a power of 2: a pixel stands for so many queries and keys, at the ends for fewer
 //           "scale": {…}                        as in api/map
 //         },
-//         "mass": […], "entropy": […],          a number for each query
-//         "distance": […] | null,
-//         "by_weight": [[key, weight, influence, key, weight, influence, …], …],  a list for each query, largest first
+//         "mass": […], "entropy": […], "distance": […] | null,         a number for each query
+//         "by_weight": [[key, weight, influence, key, weight, influence, …], …] | null,
+//                                               a list for each query, of at most 8 keys, say, the largest first
 //         "by_influence": […] | null,           the same, by influence
 //         "received": […] | null,               a number for each key
 //         "values": [[…], …] | null             all weights, where they are few (4096, say)
@@ -95,7 +95,7 @@ class EmbeddedSource {
   }
 
   async query(place, query) {
-    const entry = this.entry(place);
+    const entry = this.listed(place);
     const names = await this.tokens(place);
     const list = (triples) => pairsOf(triples?.[query] ?? [], names.keys);
     const number = (numbers) => (numbers ? readNumber(numbers[query]) : null);
@@ -115,7 +115,7 @@ class EmbeddedSource {
 
   /** Who looks at a key is known of those queries that have it among their strongest. */
   async key(place, key) {
-    const entry = this.entry(place);
+    const entry = this.listed(place);
     const names = await this.tokens(place);
     const found = [];
     entry.by_weight.forEach((triples, query) => {
@@ -132,6 +132,12 @@ class EmbeddedSource {
       sampled: Math.max(...entry.by_weight.map((triples) => triples.length / 3)),
       lists: { weight: found.slice(0, LISTED) },
     };
+  }
+
+  listed(place) {
+    const entry = this.entry(place);
+    if (!entry.by_weight) throw new Error('the file would be too large with the keys of each query; the live page (qkv view) has them');
+    return entry;
   }
 
   entry(place) {

@@ -25,7 +25,9 @@ class HeadTable {
       if (sorted && sort !== BY_PLACE) head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
       else head.removeAttribute('aria-sort');
     }
+    const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
     this.body.replaceChildren(...rows.map((row) => this.line(row, sort, extents)));
+    focused?.focus();
   }
 
   line(row, sort, extents) {

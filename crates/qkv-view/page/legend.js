@@ -7,8 +7,8 @@ import { SPECIAL_COLOURS, numberAt } from './map-colours.js';
 /** In words, and what a pixel stands for that has many pairs. */
 const SHOWN = {
   weights: { name: 'weight', says: 'Weights: how much of each key’s value a query takes. Each row sums to 1.', large: 'the largest' },
-  scores: { name: 'score q · k', says: 'Scores: q · k for every pair, before scale, mask and softmax.', large: 'the one farthest from 0' },
-  scaled: { name: 'scaled score', says: 'Scaled scores: q · k × scale for every pair, before the mask and softmax.', large: 'the one farthest from 0' },
+  scores: { name: 'score q · k', says: 'Scores: q · k for every pair, before scale, mask and softmax.', large: 'the farthest from 0' },
+  scaled: { name: 'scaled score', says: 'Scaled scores: q · k × scale for every pair, before the mask and softmax.', large: 'the farthest from 0' },
   influence: { name: 'influence', says: 'Influence: how far a query’s output would move if the key were deleted.', large: 'the largest' },
   mask: { name: 'may attend', says: 'Mask: 1 where a query may attend a key, 0 where it may not.', large: 'the largest' },
 };

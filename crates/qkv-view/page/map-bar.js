@@ -35,6 +35,7 @@ class MapBar {
     for (const button of [this.back, ...this.steps]) button.hidden = this.alone !== null;
     this.of.select.value = state.of;
     this.pool.select.value = state.pool;
+    if (this.pool.select.firstChild.value === 'max') setText(this.pool.select.firstChild, SHOWN[state.of].large.replace('the ', ''));
     this.of.element.title = SHOWN[state.of].says;
   }
 }

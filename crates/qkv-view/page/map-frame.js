@@ -35,7 +35,7 @@ function wholeView({ lenQuery, lenKey }, width, height) {
   return { query: middle(lenQuery, height), key: middle(lenKey, width), scale: least };
 }
 
-/** So many queries and keys a pixel of the picture stands for, at so many pixels a cell. Pictures are never made smaller. */
+/** So many queries and keys a pixel of the picture stands for, at so many pixels a cell: pictures are not made smaller. */
 const binAt = (scale) => 2 ** Math.max(0, Math.ceil(-Math.log2(scale) - 1e-9));
 
 export { CLOSEST, keyAt, queryAt, xOf, yOf, cellAt, queriesInSight, keysInSight, wholeView, binAt };

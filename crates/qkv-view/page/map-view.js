@@ -140,13 +140,18 @@ class MapView {
     if (this.map !== null && this.view() === null) this.goTo(null, true);
   }
 
+  /** So many queries and keys a pixel of what is shown stands for. Dense screens show more pixels. */
+  binOf({ scale }) {
+    return Math.max(binAt(scale * OpenSeadragon.pixelDensityRatio), this.map.bin ?? 1);
+  }
+
   /** Of a tile: whether it is at a level that is used at this zoom, and in the frame. */
   isInSight({ level, x, y }) {
     const frame = this.frame(false);
     if (frame === null) return true;
     const { map } = this;
     const size = 2 ** (map.levels - 1 - level);
-    if (size * 2 <= Math.max(binAt(frame.scale), map.bin ?? 1)) return false;
+    if (size < this.binOf(frame)) return false;
     const side = map.tile * size;
     const [right, bottom] = [frame.left + frame.width / frame.scale, frame.top + frame.height / frame.scale];
     return x * side < right && (x + 1) * side > frame.left && y * side < bottom && (y + 1) * side > frame.top;

@@ -7,7 +7,7 @@ import { Attended } from './attended.js';
 import { BLOCK } from './cell-numbers.js';
 import { FocusPanel } from './focus-panel.js';
 import { SHOWN } from './legend.js';
-import { binAt, cellAt, keysInSight } from './map-frame.js';
+import { cellAt, keysInSight } from './map-frame.js';
 import { Readout, tellCell } from './readout.js';
 import { TokenSearch } from './search.js';
 import { TokenText } from './token-text.js';
@@ -183,7 +183,7 @@ class Pointing {
   read(frame) {
     const { state, names, view, numbers } = this.screen;
     const cell = this.hovered ?? (this.byKeys ? this.middle() : null) ?? this.pinned();
-    const bin = Math.max(binAt(frame.scale), view.map.bin ?? 1);
+    const bin = view.binOf(frame);
     const one = cell !== null && cell.query !== null && cell.key !== null;
     this.wantNumber(one && bin <= BLOCK ? cell : null);
     const parts = cell === null ? null : tellCell({ cell, bin, of: state.of, pool: state.pool, map: view.map, names, numbers });

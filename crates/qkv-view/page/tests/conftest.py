@@ -18,7 +18,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'"
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
 
 
 def pytest_addoption(parser):
@@ -132,7 +132,7 @@ def chromium(request):
 
 @contextlib.contextmanager
 def serving(port=0):
-    """`data` is what the page is served with, `engine(lesson)` and `explorer` answer, `asked` is what was asked."""
+    """`data` is what the page is served with, `engine(lesson)` and `explorer` answer, `asked` is remembered."""
     handler = functools.partial(Handler, directory=PAGE)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.url = f"http://127.0.0.1:{server.server_address[1]}/"

@@ -1,8 +1,8 @@
 """A server's side of the explorer, in NumPy: small models computed exactly, large ones by a formula.
 
-    python mock_explorer.py text            # or another of MODELS: a page to look at; `--slow S` waits, `--export FILE` writes one file
+    python mock_explorer.py text      # or another of MODELS: a page to look at; --slow S waits, --export FILE writes one file
 
-`Model` has what the page asks for: `input`, `tokens`, `heads`, `matrix`. `Api(model).answer(path, parameters)` gives status, kind and bytes.
+`Model` knows numbers and tokens, `Api` answers what the page asks: status, kind, bytes.
 """
 
 import argparse
@@ -18,27 +18,45 @@ import zlib
 import numpy as np
 
 VIRIDIS = (
-    "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c 1fa088 28ae80 3fbc73 5ec962 84d44b addc30 fde725"
+    "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e "
+    "21918c 1fa088 28ae80 3fbc73 5ec962 84d44b addc30 fde725"
 )
 RED_BLUE = (
-    "67001f 980b29 bb2a34 d05548 e48268 f3aa8a fac9b0 fae5d7 e6eff4 c5dfec 9bc9e0 69acd1 4189be 2a66a5 15467e 053061"
+    "67001f 980b29 bb2a34 d05548 e48268 f3aa8a fac9b0 fae5d7 "
+    "e6eff4 c5dfec 9bc9e0 69acd1 4189be 2a66a5 15467e 053061"
 )
 BLUES = (
-    "f7fbff eaf3fb dceaf6 cfe1f2 bdd7ec a5cde3 8bc0dd 6baed6 539ecc 3c8cc3 2979b9 1764ab 0a519c 08468b 083877 08306b"
+    "f7fbff eaf3fb dceaf6 cfe1f2 bdd7ec a5cde3 8bc0dd 6baed6 "
+    "539ecc 3c8cc3 2979b9 1764ab 0a519c 08468b 083877 08306b"
 )
 SPECIAL = {"nan": (0xE6, 0x00, 0x9E), "inf": (0x00, 0xE0, 0xFF), "-inf": (0xD4, 0xD4, 0xD4)}
 OF = ["weights", "scores", "scaled", "influence", "mask"]
 COLUMNS = ["entropy", "keys", "distance", "first", "self", "previous", "same", "after"]
 TILE = 256
 
-TEXT = (
-    "The animal did n't cross the street because it was too tired . The street was long and the night was cold , so it sat "
-    "down by the river and looked at the stars . A fox came by and asked the animal why it did not cross . I am too tired , "
-    "said the animal , and the street is too wide . Then the fox told it a story about a street that was a river once , and a "
-    "river that was a street , and about the stars that crossed both each night without being tired at all . The animal "
-    "listened until the fox was done . "
-).split()
-HOSTILE = ["</script><b>", "\n", "", " ", "שלום", "🦊", "<s>", "a<b&c", "<s>", "<img src=x onerror=alert(1)>", "\u202eevil", "Ġthe"]
+FABLE = (
+    "The animal did n't cross the street because it was too tired . The street was long and the night was "
+    "cold , so it sat down by the river and looked at the stars . A fox came by and asked the animal why "
+    "it did not cross . I am too tired , said the animal , and the street is too wide . Then the fox told "
+    "it a story about a street that was a river once , and a river that was a street , and about the "
+    "stars that crossed both each night without being tired at all . The animal listened until the fox "
+    "was done . "
+)
+TEXT = FABLE.split()
+HOSTILE = [
+    "</script><b>",
+    "\n",
+    "",
+    " ",
+    "שלום",
+    "🦊",
+    "<s>",
+    "a<b&c",
+    "<s>",
+    "<img src=x onerror=alert(1)>",
+    "\u202eevil",
+    "Ġthe",
+]
 
 
 def colours(text):
@@ -53,7 +71,12 @@ def png(rgb):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows.tobytes(), 1))
+        + chunk(b"IEND", b"")
+    )
 
 
 def painted(values, scale):
@@ -120,9 +143,18 @@ class Model:
 
     def input(self):
         masks = ["causal, top-left: query i attends keys 0 to i"] if self.causal else []
-        shape = {"heads": self.heads, "key_heads": self.heads, "len_query": self.len_query, "len_key": self.len_key}
+        shape = {
+            "heads": self.heads,
+            "key_heads": self.heads,
+            "len_query": self.len_query,
+            "len_key": self.len_key,
+        }
         rest = {"dim": self.dim, "scale": 1 / math.sqrt(self.dim), "masks": masks}
-        return {"title": self.title, "batches": self.batches, "layers": [{"layer": at, **shape, **rest} for at in self.layers]}
+        return {
+            "title": self.title,
+            "batches": self.batches,
+            "layers": [{"layer": at, **shape, **rest} for at in self.layers],
+        }
 
     def tokens(self):
         return {"keys": self.words, "queries": self.words[-self.len_query :] if self.words else None}
@@ -134,8 +166,13 @@ class Model:
         """What identifies a position, and a word."""
         draw = np.random.default_rng(5)
         position = draw.standard_normal((self.len_key + 2, self.dim)) / math.sqrt(self.dim)
-        known = {word: draw.standard_normal(self.dim) / math.sqrt(self.dim) for word in dict.fromkeys(self.words or [])}
-        word = np.array([known[one] for one in self.words]) if self.words else np.zeros((self.len_key, self.dim))
+        known = {
+            word: draw.standard_normal(self.dim) / math.sqrt(self.dim)
+            for word in dict.fromkeys(self.words or [])
+        }
+        word = (
+            np.array([known[one] for one in self.words]) if self.words else np.zeros((self.len_key, self.dim))
+        )
         return position, word
 
     def vectors(self, layer, head, batch):
@@ -161,7 +198,11 @@ class Model:
         return q[-self.len_query :], k, word * 8 + draw.standard_normal((size, self.dim)) * 0.5
 
     def visible(self, layer, head, batch):
-        return np.tril(np.ones((self.len_query, self.len_key), bool)) if self.causal else np.ones((self.len_query, self.len_key), bool)
+        return (
+            np.tril(np.ones((self.len_query, self.len_key), bool))
+            if self.causal
+            else np.ones((self.len_query, self.len_key), bool)
+        )
 
     def matrices(self, layer, head, batch):
         q, k, v = self.vectors(layer, head, batch)
@@ -184,7 +225,13 @@ class Model:
                 others[key] = 0
                 without = others @ v / others.sum() if others.sum() > 0 else 0
                 influence[query, key] = np.linalg.norm(output[query] - without)
-        return {"scores": scores, "scaled": scaled, "mask": mask.astype(float), "weights": weights, "influence": influence}
+        return {
+            "scores": scores,
+            "scaled": scaled,
+            "mask": mask.astype(float),
+            "weights": weights,
+            "influence": influence,
+        }
 
     def cells(self, place, of, queries, keys):
         return self.matrices(*place)[of][queries[0] : queries[1], keys[0] : keys[1]]
@@ -209,9 +256,19 @@ class Model:
             return {"kind": "linear", "low": 0, "high": 1, "colours": [f"#{one}" for one in BLUES.split()]}
         low, high = self.ends(place, of)
         if of in ("weights", "influence"):
-            return {"kind": "square-root", "low": 0, "high": high or 1, "colours": [f"#{one}" for one in VIRIDIS.split()]}
+            return {
+                "kind": "square-root",
+                "low": 0,
+                "high": high or 1,
+                "colours": [f"#{one}" for one in VIRIDIS.split()],
+            }
         most = max(abs(low), abs(high)) or 1
-        return {"kind": "diverging", "low": -most, "high": most, "colours": [f"#{one}" for one in RED_BLUE.split()]}
+        return {
+            "kind": "diverging",
+            "low": -most,
+            "high": most,
+            "colours": [f"#{one}" for one in RED_BLUE.split()],
+        }
 
     def row(self, place):
         """A line of the table."""
@@ -236,7 +293,13 @@ class Model:
             after = np.roll(same, 1, 1) & (np.arange(self.len_key)[None] <= at[:, None])
             after[:, 0] = False
             found[6:] = [(weights * other).sum(1), (weights * after).sum(1)]
-        return {**line, **{name: None if one is None else one[used].mean() for name, one in zip(COLUMNS, found, strict=True)}}
+        return {
+            **line,
+            **{
+                name: None if one is None else one[used].mean()
+                for name, one in zip(COLUMNS, found, strict=True)
+            },
+        }
 
     def query(self, place, query, count):
         parts = self.matrices(*place)
@@ -244,11 +307,15 @@ class Model:
         unknown = bool(np.isnan(weights).any())
         mass = weights.sum()
         with np.errstate(divide="ignore", invalid="ignore"):
-            entropy = math.nan if unknown else float(np.where(weights > 0, -weights * np.log(weights), 0).sum())
+            entropy = (
+                math.nan if unknown else float(np.where(weights > 0, -weights * np.log(weights), 0).sum())
+            )
 
         def ranked(values):
             order = np.argsort(-np.nan_to_num(values, nan=-1), kind="stable")[:count]
-            return [self.pair("key", at, weights[at], influence[at]) for at in order if parts["mask"][query, at]]
+            return [
+                self.pair("key", at, weights[at], influence[at]) for at in order if parts["mask"][query, at]
+            ]
 
         by_weight = [] if mass == 0 else ranked(weights)
         known = self.words[-self.len_query :] if self.words else None
@@ -266,7 +333,12 @@ class Model:
 
     def pair(self, kind, at, weight, influence):
         words = (self.words if kind == "key" else self.words[-self.len_query :]) if self.words else None
-        return {kind: int(at), "token": words[at] if words else None, "weight": weight, "influence": influence}
+        return {
+            kind: int(at),
+            "token": words[at] if words else None,
+            "weight": weight,
+            "influence": influence,
+        }
 
     def key(self, place, key, count):
         parts = self.matrices(*place)
@@ -277,7 +349,9 @@ class Model:
             "token": self.words[key] if self.words else None,
             "received": weights.sum(),
             "queries": int(parts["mask"][:, key].sum()),
-            "by_weight": [self.pair("query", at, weights[at], influence[at]) for at in order if parts["mask"][at, key]],
+            "by_weight": [
+                self.pair("query", at, weights[at], influence[at]) for at in order if parts["mask"][at, key]
+            ],
         }
 
 
@@ -324,7 +398,10 @@ class Formula(Model):
         return np.where(inside, weight * (3 * mix if of == "influence" else 1), 0)
 
     def matrices(self, layer, head, batch):
-        return {of: self.numbers((layer, head, batch), of, np.arange(self.len_query), np.arange(self.len_key)) for of in OF}
+        return {
+            of: self.numbers((layer, head, batch), of, np.arange(self.len_query), np.arange(self.len_key))
+            for of in OF
+        }
 
     def cells(self, place, of, queries, keys):
         return self.numbers(place, of, np.arange(*queries), np.arange(*keys))
@@ -353,8 +430,23 @@ class Formula(Model):
         if self.len_key <= 2048:
             return super().row(place)
         kind = (place[0] or 0) * 7 + place[1]
-        numbers = [2.5 + kind / 7, math.exp(2.5 + kind / 7), 900.0 * (kind + 1), 0.6, 0.01 * kind, 0.02, 0.03, None]
-        return {"layer": place[0], "head": place[1], "empty": 0, "nan": 0, **dict(zip(COLUMNS, numbers, strict=True))}
+        numbers = [
+            2.5 + kind / 7,
+            math.exp(2.5 + kind / 7),
+            900.0 * (kind + 1),
+            0.6,
+            0.01 * kind,
+            0.02,
+            0.03,
+            None,
+        ]
+        return {
+            "layer": place[0],
+            "head": place[1],
+            "empty": 0,
+            "nan": 0,
+            **dict(zip(COLUMNS, numbers, strict=True)),
+        }
 
     def some(self, kind, fixed, count, place):
         length = self.len_key if kind == "key" else self.len_query
@@ -363,7 +455,9 @@ class Formula(Model):
         weights = self.numbers(place, "weights", *asked).ravel()
         influence = self.numbers(place, "influence", *asked).ravel()
         by = [np.argsort(-one, kind="stable")[:count] for one in (weights, influence)]
-        return weights, [[self.pair(kind, one, weights[one], influence[one]) for one in order] for order in by]
+        return weights, [
+            [self.pair(kind, one, weights[one], influence[one]) for one in order] for order in by
+        ]
 
     def query(self, place, query, count):
         weights, (by_weight, by_influence) = self.some("key", query, count, place)
@@ -401,7 +495,10 @@ class Refused(Exception):
 
 
 class Api:
-    """`surveyed` heads are known, `built` of 100 parts of each map; both count up with each question. `slow` seconds a picture take."""
+    """`surveyed` heads and `built` of 100 parts of each map are known, and more with each question.
+
+    `slow`: seconds for a picture.
+    """
 
     def __init__(self, model, surveyed=None, built=100, slow=0.0):
         self.model, self.surveyed, self.built, self.slow = model, surveyed, built, slow
@@ -472,7 +569,14 @@ class Api:
             self.built = min(self.built + 20, 100)
         lengths = {"len_query": self.model.len_query, "len_key": self.model.len_key}
         scale = self.model.scale(place, parameters["of"])
-        return {**lengths, "tile": TILE, "levels": self.model.levels(), "scale": scale, "done": done, "total": 100}
+        return {
+            **lengths,
+            "tile": TILE,
+            "levels": self.model.levels(),
+            "scale": scale,
+            "done": done,
+            "total": 100,
+        }
 
     def answer_tile(self, parameters):
         time.sleep(self.slow)
@@ -497,10 +601,16 @@ class Api:
 
     def answer_query(self, parameters):
         place = self.place(parameters)
-        return self.model.query(place, self.whole(parameters, "query", self.model.len_query), int(parameters["count"]))
+        return self.model.query(
+            place, self.whole(parameters, "query", self.model.len_query), int(parameters["count"])
+        )
 
     def answer_key(self, parameters):
-        return self.model.key(self.place(parameters), self.whole(parameters, "key", self.model.len_key), int(parameters["count"]))
+        return self.model.key(
+            self.place(parameters),
+            self.whole(parameters, "key", self.model.len_key),
+            int(parameters["count"]),
+        )
 
 
 def embedded(model, most=512, top=8):
@@ -511,7 +621,9 @@ def embedded(model, most=512, top=8):
         return plain(float(f"{x:.4g}") if math.isfinite(x) else x)
 
     def listed(pairs):
-        return [number for one in pairs for number in (one["key"], short(one["weight"]), short(one["influence"]))]
+        return [
+            number for one in pairs for number in (one["key"], short(one["weight"]), short(one["influence"]))
+        ]
 
     heads = []
     for place in [(*place, batch) for batch in range(model.batches) for place in model.places()]:

@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 from conftest import PAGE, explorer_data, modules, one_file
-from mock_explorer import HOSTILE, MODELS, SPECIAL, Api, embedded, painted as colours
+from mock_explorer import HOSTILE, MODELS, SPECIAL, Api, embedded
+from mock_explorer import painted as colours
 from test_look import CONTRAST
 
 # Numbers over cells are painted: what was written, and where.
@@ -267,7 +268,9 @@ def test_pointing_at_a_query_lists_and_marks_its_keys(explore):
     page.locator(".pair").nth(1).click()
     page.wait_for_function("() => location.hash.includes('&q=121&k=')")
     key = answer["by_influence"][1]["key"]
-    assert f"&q=121&k={key}" in page.evaluate("location.hash") and "by=influence" in page.evaluate("location.hash")
+    assert f"&q=121&k={key}" in page.evaluate("location.hash") and "by=influence" in page.evaluate(
+        "location.hash"
+    )
 
 
 def test_pointing_at_a_key_lists_who_looks_at_it(explore):
@@ -322,7 +325,9 @@ def test_search_jumps_to_its_places(explore):
     page.keyboard.press("/")
     page.keyboard.type("fox")
     places = [at for at, word in enumerate(model("text").words) if word == "fox"]
-    page.wait_for_function(f"() => document.querySelector('.search-count').textContent === '1 of {len(places)}'")
+    page.wait_for_function(
+        f"() => document.querySelector('.search-count').textContent === '1 of {len(places)}'"
+    )
     settled(page)
 
     def middle():
@@ -339,7 +344,10 @@ def test_search_jumps_to_its_places(explore):
     page.keyboard.press("Shift+Enter")
     settled(page)
     assert page.inner_text(".search-count") == f"{len(places)} of {len(places)}"
-    assert page.locator(".ruler-left .ruler-label.found:visible").inner_text().split() == ["fox", str(places[-1])]
+    assert page.locator(".ruler-left .ruler-label.found:visible").inner_text().split() == [
+        "fox",
+        str(places[-1]),
+    ]
     # Whole tokens go before parts; an index can be asked for; what is not there is said.
     for text, count in [
         ("THE", sum(word.lower() == "the" for word in model("text").words)),
@@ -358,16 +366,22 @@ def test_search_jumps_to_its_places(explore):
 
 
 def test_the_url_holds_the_place(explore):
-    fragment = at_head("of=scaled&pool=mean&sort=first&up=1&at=120.5,110.25,24&q=121&k=110&side=key&by=influence", 1, 3)
+    fragment = at_head(
+        "of=scaled&pool=mean&sort=first&up=1&at=120.5,110.25,24&q=121&k=110&side=key&by=influence", 1, 3
+    )
     page = explore("text", fragment)
     settled(page)
     hash_ = page.evaluate("location.hash")
     parts = set(hash_.removeprefix("#").split("&"))
     assert parts == set(fragment.split("&"))
-    shown = page.evaluate("[document.querySelector('#map-of').value, document.querySelector('#map-pool').value]")
+    shown = page.evaluate(
+        "[document.querySelector('#map-of').value, document.querySelector('#map-pool').value]"
+    )
     assert shown == ["scaled", "mean"] and page.inner_text(".map-name") == "Layer 1, head 3"
     asked = [one for path, one in explore.api.asked if path == "tile"]
-    assert {(one["of"], one["pool"], one["layer"], one["head"]) for one in asked} == {("scaled", "mean", "1", "3")}
+    assert {(one["of"], one["pool"], one["layer"], one["head"]) for one in asked} == {
+        ("scaled", "mean", "1", "3")
+    }
     # The same again, from what was written.
     other = explore("text", hash_.removeprefix("#"))
     settled(other)
@@ -509,7 +523,10 @@ def test_a_row_that_attends_nothing_and_a_row_of_nan(explore):
     settled(page)
     painted = [text for text, _, _ in page.evaluate("painted")]
     scores = model("odd").matrices(None, 0, 0)["scores"]
-    assert painted.count("∞") == (scores == np.inf).sum() > 1 and painted.count("−∞") == (scores == -np.inf).sum() > 1
+    assert (
+        painted.count("∞") == (scores == np.inf).sum() > 1
+        and painted.count("−∞") == (scores == -np.inf).sum() > 1
+    )
     assert pixel(page, 8, 9) == list(SPECIAL["inf"]) and pixel(page, 7, 9) == list(SPECIAL["-inf"])
     legend = page.eval_on_selector_all(
         ".legend-special",
@@ -595,7 +612,9 @@ def test_a_server_that_refuses_is_told_calmly(explore):
     page.wait_for_selector(".map-notice", state="hidden")
     page.hover(".map-canvas")
     page.wait_for_selector("text=Something is missing here: no numbers.")
-    page.complaints[:] = [one for one in page.complaints if "the server responded with a status of" not in one]
+    page.complaints[:] = [
+        one for one in page.complaints if "the server responded with a status of" not in one
+    ]
 
 
 def test_what_is_not_wanted_any_more_is_given_up(explore):
@@ -607,7 +626,9 @@ def test_what_is_not_wanted_any_more_is_given_up(explore):
         page.wait_for_timeout(20)
     page.evaluate(f"location.hash = '{at_head('at=500.5,490.5,40')}'")
     page.wait_for_timeout(4000)
-    assert any("level=10&x=0&y=0" in url for url in gone) and not any("level=10&x=1&y=1" in url for url in gone)
+    assert any("level=10&x=0&y=0" in url for url in gone) and not any(
+        "level=10&x=1&y=1" in url for url in gone
+    )
     tiles = [(one["x"], one["y"]) for path, one in api.asked if path == "tile" and one["level"] == "10"]
     assert tiles[-1] in {("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")}
 
@@ -637,7 +658,17 @@ def test_the_explorer_can_be_read(explore, theme):
     page = explore("text", "explorer&sort=distance", color_scheme=theme)
     page.wait_for_function("() => !document.querySelector('.unknown-yet')")
     page.hover(".head-table tbody tr")
-    for selector in ["td", "th", ".lead", ".quiet", ".sorter", ".thumbnail-foot span", "select", "summary", "label"]:
+    for selector in [
+        "td",
+        "th",
+        ".lead",
+        ".quiet",
+        ".sorter",
+        ".thumbnail-foot span",
+        "select",
+        "summary",
+        "label",
+    ]:
         assert page.evaluate(CONTRAST, f".overview :is({selector})") >= 4.5, selector
     page = explore("text", at_head("at=121.5,110.5,24&q=121&k=110", layer=1, head=0), color_scheme=theme)
     page.wait_for_selector(".pair")
@@ -671,8 +702,10 @@ def test_numbers_can_be_read_on_every_colour(explore):
           const light = (rgb) => rgb.map((b) => (b <= 10 ? b / 3294.6 : ((b / 255 + 0.055) / 1.055) ** 2.4))
             .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
           const ratios = kinds.flatMap((scale) =>
-            [...Array(101).keys()].map((at) => numberAt(at / 100, scale)).concat([NaN, Infinity, -Infinity]).map((x) => {
-              const [ink, ground] = [inkOn(colourOf(x, scale)) === '#000000' ? 0 : 1, light(colourOf(x, scale))];
+            [...Array(104).keys()].map((at) => {
+              const x = [NaN, Infinity, -Infinity][at - 101] ?? numberAt(at / 100, scale);
+              const ground = light(colourOf(x, scale));
+              const ink = inkOn(colourOf(x, scale)) === '#000000' ? 0 : 1;
               return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
             }));
           return Math.min(...ratios);
@@ -688,7 +721,9 @@ def test_screens_of_all_sizes(explore, width):
     page.wait_for_timeout(600)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     page.close()
-    page = explore("text", at_head("q=80", head=2), viewport={"width": width, "height": 844}, has_touch=width < 1000)
+    page = explore(
+        "text", at_head("q=80", head=2), viewport={"width": width, "height": 844}, has_touch=width < 1000
+    )
     page.wait_for_selector(".pair")
     settled(page)
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -697,14 +732,16 @@ def test_screens_of_all_sizes(explore, width):
     # Nothing spills out of its box.
     spilt = page.evaluate(
         "Array.from(document.querySelectorAll('.map-bar > *, .pair, .focus, .in-text, .legend'))"
-        ".filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== 'inline')"
+        ".filter((one) => getComputedStyle(one).display !== 'inline' && one.scrollWidth > one.clientWidth + 1)"
         ".map((one) => one.className)"
     )
     assert spilt == []
 
 
 def test_a_finger_pins(explore):
-    page = explore("text", at_head("at=80.5,70.5,36", head=2), viewport={"width": 390, "height": 844}, has_touch=True)
+    page = explore(
+        "text", at_head("at=80.5,70.5,36", head=2), viewport={"width": 390, "height": 844}, has_touch=True
+    )
     settled(page)
     page.touchscreen.tap(*point(page, 81, 71))
     page.wait_for_function("() => location.hash.includes('&q=81&k=71')")
@@ -716,7 +753,7 @@ def test_everything_has_a_name(explore):
         settled_enough = ".pair" if "q=" in fragment else ".thumbnail:not(.empty)"
         page.wait_for_selector(settled_enough)
         nameless = page.evaluate(
-            "Array.from(document.querySelectorAll('#explorer :is(input, button, select, section, [role], [tabindex=\"0\"])'))"
+            "Array.from(document.querySelectorAll('#explorer :is(input, button, select, section, [role], [tabindex])'))"
             ".filter((one) => !one.closest('[hidden]'))"
             ".filter((one) => !(one.getAttribute('aria-label') || one.labels?.[0]?.textContent.trim()"
             " || one.textContent.trim())).map((one) => one.outerHTML.slice(0, 120))"
@@ -815,3 +852,15 @@ def test_the_library_is_as_it_came_and_carries_its_licence():
     licence = (PAGE / "vendor/openseadragon.LICENSE.txt").read_text("utf-8").strip()
     library = (PAGE / "vendor/openseadragon.min.js").read_text("utf-8")
     assert library.startswith(f"/*!\n{licence}\n*/\n") and "sourceMappingURL" not in library
+
+
+def test_dense_screens_show_more(explore):
+    page = explore("long", at_head("at=50000,50000,0.01", head=1), device_scale_factor=2)
+    settled(page)
+    page.hover(".map-canvas")
+    page.wait_for_timeout(500)
+    # 0.01 pixels a cell are 0.02 of the screen's own: 64 pairs for a pixel, 10 levels over single cells.
+    assert "in a pixel for 64 × 64 pairs" in readout(page)
+    tiles = [json.dumps(one) for path, one in explore.api.asked if path == "tile"]
+    assert max(int(json.loads(one)["level"]) for one in tiles) == model("long").levels() - 1 - 6
+    assert len(tiles) == len(set(tiles))
