@@ -73,18 +73,13 @@ class EmbeddedSource {
     return { lenQuery, lenKey, tile: EMBEDDED_TILE, levels, scale: readColours(map.scale), ...built };
   }
 
-  /** Cells of any level, cut out of the one that there is. */
-  async tile(place, of, pool, { level, x, y }, signal) {
-    const { bin, levels, lenQuery, lenKey } = await this.map(place);
+  /** Of the one level that there is. */
+  async tile(place, of, pool, { x, y }, signal) {
     const image = await this.image(place, signal);
-    const size = 2 ** (levels - 1 - level);
-    const side = (length, at) => Math.min(EMBEDDED_TILE, Math.ceil(length / size) - at * EMBEDDED_TILE);
     const canvas = document.createElement('canvas');
-    [canvas.width, canvas.height] = [side(lenKey, x), side(lenQuery, y)];
-    const context = canvas.getContext('2d');
-    context.imageSmoothingEnabled = false;
-    const times = bin / size;
-    context.drawImage(image, -x * EMBEDDED_TILE, -y * EMBEDDED_TILE, image.width * times, image.height * times);
+    canvas.width = Math.min(EMBEDDED_TILE, image.width - x * EMBEDDED_TILE);
+    canvas.height = Math.min(EMBEDDED_TILE, image.height - y * EMBEDDED_TILE);
+    canvas.getContext('2d').drawImage(image, -x * EMBEDDED_TILE, -y * EMBEDDED_TILE);
     return canvas;
   }
 

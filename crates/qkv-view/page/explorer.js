@@ -119,7 +119,7 @@ class Explorer {
   write() {
     clearTimeout(this.writing);
     const fragment = writeExplorer(this.state);
-    if (this.isOpen && fragment !== location.hash.slice(1)) history.replaceState(null, '', `#${fragment}`);
+    if (fragment !== location.hash.slice(1)) history.replaceState(null, '', `#${fragment}`);
   }
 
   /** Reads the URL that someone put there, or came back to. */

@@ -41,7 +41,7 @@ class Lesson {
     why.onDimension = (dimension) => this.set({ dimension });
     addEventListener('hashchange', () => this.read());
     addEventListener('keydown', (event) => {
-      if (event.key === 'Escape') this.letGo();
+      if (event.key === 'Escape' && !this.resting) this.letGo();
     });
     this.refresh();
   }
@@ -149,19 +149,21 @@ class Lesson {
     this.strip.show(known ? tell(this.scene, point) : null);
   }
 
+  /** While another view is open, keys and the URL are that view's. */
+  rest(resting) {
+    this.resting = resting;
+    this.keep();
+  }
+
   /** Writes the URL, some time after the last change. */
   keep() {
     clearTimeout(this.writing);
+    if (this.resting) return;
     this.writing = setTimeout(() => {
       const fragment = writeFragment(this.state, this.first);
       if (fragment === location.hash.slice(1)) return;
       history.replaceState(null, '', fragment === '' ? location.pathname + location.search : `#${fragment}`);
     }, WRITE_URL_AFTER_MS);
-  }
-
-  /** Another view writes the URL now. */
-  rest() {
-    clearTimeout(this.writing);
   }
 
   /** Reads the URL that someone put there. */

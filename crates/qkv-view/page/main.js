@@ -25,13 +25,9 @@ function startPage() {
   const openTab = startTabs(document.getElementById('tabs'), (opened) => {
     setText(document.getElementById('heading'), HEADINGS[opened]);
     document.title = `qkv: ${HEADINGS[opened].toLowerCase()}`;
-    if (opened === 'lesson') {
-      explorer?.close();
-      lesson?.keep();
-    } else {
-      lesson?.rest();
-      explorer?.open();
-    }
+    lesson?.rest(opened !== 'lesson');
+    if (opened === 'lesson') explorer?.close();
+    else explorer?.open();
   });
   lesson = startLesson(data);
   explorer = startExplorer(data);

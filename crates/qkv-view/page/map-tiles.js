@@ -9,6 +9,7 @@ const TILES_AT_ONCE = 4;
  */
 function mapTiles({ map, name, fetchTile, wanted, failed }) {
   const running = new Map();
+  const finest = map.levels - 1 - Math.log2(map.bin ?? 1);
   // OpenSeadragon takes a failed tile for one that does not exist; one that was given up may be asked for again.
   const giveUp = (job) => {
     running.get(job)?.abort();
@@ -29,7 +30,7 @@ function mapTiles({ map, name, fetchTile, wanted, failed }) {
     hasTransparency: () => false,
     tileExists(level, x, y) {
       const count = this.getNumTiles(level);
-      return level >= map.ready && level <= this.maxLevel && x >= 0 && y >= 0 && x < count.x && y < count.y;
+      return level >= map.ready && level <= finest && x >= 0 && y >= 0 && x < count.x && y < count.y;
     },
     downloadTileStart: (job) => {
       const stop = new AbortController();

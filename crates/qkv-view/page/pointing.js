@@ -84,7 +84,7 @@ class Pointing {
 
   letGo() {
     Object.assign(this, { hovered: null, looked: NO_CELL, found: null });
-    this.ask(NO_CELL);
+    this.ask({ ...NO_CELL, side: 'query' });
   }
 
   /** Asks for what the panel shows. */

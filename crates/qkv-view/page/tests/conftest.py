@@ -132,7 +132,7 @@ def chromium(request):
 
 @contextlib.contextmanager
 def serving(port=0):
-    """`data` is what the page is served with, `engine(lesson)` and `explorer` answer, `asked` is remembered."""
+    """`data` is what the page is served with, `engine(lesson)` and `explorer` answer, `asked` is kept."""
     handler = functools.partial(Handler, directory=PAGE)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.url = f"http://127.0.0.1:{server.server_address[1]}/"

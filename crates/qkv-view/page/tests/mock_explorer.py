@@ -1,6 +1,6 @@
 """A server's side of the explorer, in NumPy: small models computed exactly, large ones by a formula.
 
-    python mock_explorer.py text      # or another of MODELS: a page to look at; --slow S waits, --export FILE writes one file
+    python mock_explorer.py text      # or another of MODELS: a page to look at; --slow S, --export FILE
 
 `Model` knows numbers and tokens, `Api` answers what the page asks: status, kind, bytes.
 """

@@ -151,7 +151,10 @@ def test_three_hundred_heads(explore):
     page = explore("many")
     page.wait_for_function("() => document.querySelectorAll('.thumbnail:not(.empty)').length > 20")
     assert page.locator(".thumbnail").count() == 300
-    asked = [path for path, _ in explore.api.asked].count("thumbnail")
+    asked = -1
+    while asked < [path for path, _ in explore.api.asked].count("thumbnail"):
+        asked = [path for path, _ in explore.api.asked].count("thumbnail")
+        page.wait_for_timeout(1000)
     # Those in sight, and a little more.
     assert 20 < asked < 150
     page.wait_for_function("() => !document.querySelector('.unknown-yet')")
@@ -293,6 +296,14 @@ def test_pointing_at_a_key_lists_who_looks_at_it(explore):
     page.keyboard.press("Escape")
     page.wait_for_function("() => !location.hash.includes('k=7')")
     assert page.inner_text(".focus-name") == "Point at the map"
+    # Beside the map there is nothing to point at, and what was hovered last stays.
+    hover(page, 23, 12)
+    page.keyboard.press("0")
+    settled(page)
+    canvas = page.locator(".map-canvas").bounding_box()
+    page.mouse.move(canvas["x"] + 5, canvas["y"] + 5)
+    page.wait_for_timeout(400)
+    assert page.inner_text(".focus-name").startswith("Query 23")
 
 
 def test_both_sides_of_a_pair(explore):
@@ -424,13 +435,15 @@ def test_a_hostile_url_leads_to_a_place_that_there_is(explore, fragment, shown):
 
 
 def test_keys_move_zoom_pin_and_let_go(explore):
-    page = explore("text", at_head("at=100.5,90.5,60", layer=1, head=1))
+    page = explore("text", at_head("at=100.2,90.9,60", layer=1, head=1))
     settled(page)
     page.focus(".map-canvas")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     settled(page)
+    # In the middle of cells, wherever one came from.
+    assert "at=101.5,92.5,60" in page.evaluate("location.hash")
     weights = model("text").matrices(1, 1, 0)["weights"]
     assert readout(page).startswith("query 101 ") and "key 92 " in readout(page)
     assert readout(page).endswith(f"weight {weights[101, 92]:.4f}")
@@ -561,6 +574,7 @@ def test_batches(explore):
     page.keyboard.press("Tab")
     page.wait_for_function("() => location.hash === '#explorer&batch=1'")
     page.wait_for_function("() => !document.querySelector('.overview .empty')")
+    assert [one["batch"] for path, one in explore.api.asked if path == "thumbnail"] == ["2"] * 4 + ["1"] * 4
     page.click("[aria-label='Layer 1, head 0']")
     assert page.inner_text(".map-name") == "Layer 1, head 0, batch 1"
     page.wait_for_timeout(300)
@@ -670,7 +684,7 @@ def test_the_explorer_can_be_read(explore, theme):
         "label",
     ]:
         assert page.evaluate(CONTRAST, f".overview :is({selector})") >= 4.5, selector
-    page = explore("text", at_head("at=121.5,110.5,24&q=121&k=110", layer=1, head=0), color_scheme=theme)
+    page = explore("text", at_head("at=121.5,110.5,24&q=121&k=110", layer=1, head=1), color_scheme=theme)
     page.wait_for_selector(".pair")
     settled(page)
     page.keyboard.press("/")
@@ -765,14 +779,14 @@ def test_everything_has_a_name(explore):
 
 def test_one_file_explores_from_disk_without_a_network(open_page, tmp_path):
     file = tmp_path / "text.html"
-    held = embedded(model("text"), most=150)
+    held = embedded(model("text"))
     file.write_text(one_file(explorer_data(held)), "utf-8")
     page = open_page(file=file, offline=True, init=SPY)
     page.wait_for_function("() => !document.querySelector('.overview .empty, .unknown-yet')")
     assert page.locator(".thumbnail").count() == 12
     page.click("[aria-label='Layer 1, head 0']")
     settled(page)
-    assert "Each cell is the largest of 4 × 4 pairs" in page.inner_text(".map-pooled")
+    assert "Each cell is the largest of 2 × 2 pairs" in page.inner_text(".map-pooled")
     page.evaluate(f"location.hash = '{at_head('at=121.5,110.5,48&q=121', layer=1, head=0)}'")
     page.wait_for_selector(".pair")
     settled(page)
@@ -781,9 +795,19 @@ def test_one_file_explores_from_disk_without_a_network(open_page, tmp_path):
     assert [one[1] for one in pairs(page)[:3]] == [said(one["weight"]) for one in answer["by_weight"][:3]]
     # No numbers that the file does not have; colours are those of the picture.
     assert page.evaluate("painted") == []
-    level = model("text").levels() - 3
-    cell = model("text").level((1, 0, 0), "weights", "max", level, (30, 31), (27, 28))
-    assert pixel(page, 121, 110) == colours(cell, model("text").scale((1, 0, 0), "weights"))[0, 0].tolist()
+    level = model("text").levels() - 2
+    cell = model("text").level((1, 0, 0), "weights", "max", level, (60, 61), (55, 56))
+    scale = model("text").scale((1, 0, 0), "weights")
+    assert pixel(page, 121, 110) == colours(cell, scale)[0, 0].tolist()
+    # In another tile than the first.
+    whole = model("text").matrices(1, 0, 0)["weights"][520:, :200]
+    query, key = np.unravel_index(whole.argmax(), whole.shape)
+    page.evaluate(f"location.hash = '{at_head(f'at={query + 520.5},{key + 0.5},48', layer=1, head=0)}'")
+    settled(page)
+    assert (
+        pixel(page, query + 520, key)
+        == colours(whole[query : query + 1, key : key + 1], scale)[0, 0].tolist()
+    )
     page.keyboard.press("/")
     page.keyboard.type("fox")
     page.wait_for_timeout(400)
@@ -807,6 +831,13 @@ def test_a_small_file_has_its_numbers(open_page, tmp_path):
     page.keyboard.press("Escape")
     hover(page, 3, 2)
     assert "attends nothing" in page.inner_text(".facts")
+    file.write_text(one_file(explorer_data(embedded(model("cache")))), "utf-8")
+    page = open_page("explorer&head=0&at=1.5,5.5,60", file=file, offline=True, init=SPY)
+    settled(page)
+    weights = model("cache").matrices(None, 0, 0)["weights"]
+    for query, key in [(2, 1), (1, 5)]:
+        hover(page, query, key)
+        assert readout(page).endswith(f"weight {weights[query, key]:.4f}")
 
 
 def test_data_that_is_nothing_to_explore_is_said(explore, server):
@@ -823,11 +854,34 @@ def test_the_lesson_and_the_explorer_keep_their_own_urls(explore):
     page.check("#causal")
     page.wait_for_function("() => location.hash === '#causal=1'")
     assert page.inner_text("h1") == "Attention, step by step"
+    page.evaluate(
+        "window.written = []; const write = history.replaceState.bind(history);"
+        "history.replaceState = (state, title, url) => { written.push(url); write(state, title, url); }"
+    )
+    page.check("#causal", force=True)
     page.click("#tab-explorer")
     page.wait_for_function("() => location.hash.includes('&q=12')")
+    assert page.evaluate("written") == ["#" + at_head("q=12")]
     assert page.inner_text("h1") == "Attention, explored"
     page.wait_for_timeout(500)
     assert "&q=12" in page.evaluate("location.hash")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !location.hash.includes('&q=12')")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(700)
+    assert page.evaluate("location.hash") == "#" + at_head()
+    # Keys and pointers of the explorer are not the lesson's, nor the other way round.
+    page.click("#tab-lesson")
+    page.click("#matrix-scores td[data-row='1'][data-column='0']")
+    page.click("#tab-explorer")
+    page.focus(".map-canvas")
+    page.keyboard.press("Escape")
+    page.click("#tab-lesson")
+    page.wait_for_function("() => location.hash === '#causal=1&at=s1,0'")
+    page.keyboard.press("/")
+    page.keyboard.press("]")
+    page.wait_for_timeout(500)
+    assert page.evaluate("location.hash") == "#causal=1&at=s1,0"
 
 
 def test_modules_can_be_put_into_one_script():
