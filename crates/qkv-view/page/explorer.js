@@ -22,6 +22,7 @@ class Explorer {
   /** The view is opened, for the first time or again. */
   async open() {
     this.isOpen = true;
+    this.known = location.hash;
     if (this.input !== null) {
       this.show();
       this.keep();
@@ -84,6 +85,7 @@ class Explorer {
     const stepped = head !== null && this.state.head !== null;
     this.state = { ...this.state, ...kept, layer, head };
     if (!stepped) history.pushState(null, '', `#${writeExplorer(this.state)}`);
+    this.known = location.hash;
     this.show();
     this.keep();
     if (head === null) this.overview.focusOn(before);
@@ -119,7 +121,10 @@ class Explorer {
   write() {
     clearTimeout(this.writing);
     const fragment = writeExplorer(this.state);
+    // Someone went elsewhere, and that is about to be read.
+    if (location.hash !== this.known) return;
     if (fragment !== location.hash.slice(1)) history.replaceState(null, '', `#${fragment}`);
+    this.known = location.hash;
   }
 
   /** Reads the URL that someone put there, or came back to. */
@@ -127,6 +132,7 @@ class Explorer {
     if (this.input === null) return;
     if (location.hash !== '' && !isExplorers(location.hash)) return;
     clearTimeout(this.writing);
+    this.known = location.hash;
     this.state = readExplorer(location.hash, this.input, this.source.offers);
     if (!this.isOpen) return;
     this.show();

@@ -403,7 +403,9 @@ def test_the_url_holds_the_place(explore):
     page = explore("text")
     page.click("[aria-label='Layer 2, head 1']")
     page.wait_for_function("() => location.hash === '#explorer&layer=2&head=1'")
-    page.go_back()
+    # Just when the URL would be written.
+    page.wait_for_function("() => document.querySelector('.map-canvas canvas')")
+    page.evaluate("history.back(); const end = performance.now() + 400; while (performance.now() < end);")
     page.wait_for_selector(".overview")
     page.go_forward()
     page.wait_for_selector(".map-canvas")
@@ -767,7 +769,8 @@ def test_everything_has_a_name(explore):
         settled_enough = ".pair" if "q=" in fragment else ".thumbnail:not(.empty)"
         page.wait_for_selector(settled_enough)
         nameless = page.evaluate(
-            "Array.from(document.querySelectorAll('#explorer :is(input, button, select, section, [role], [tabindex])'))"
+            "Array.from(document.querySelectorAll('input, button, select, section, [role], [tabindex]'))"
+            ".filter((one) => one.closest('#explorer'))"
             ".filter((one) => !one.closest('[hidden]'))"
             ".filter((one) => !(one.getAttribute('aria-label') || one.labels?.[0]?.textContent.trim()"
             " || one.textContent.trim())).map((one) => one.outerHTML.slice(0, 120))"
@@ -856,7 +859,8 @@ def test_the_lesson_and_the_explorer_keep_their_own_urls(explore):
     assert page.inner_text("h1") == "Attention, step by step"
     page.evaluate(
         "window.written = []; const write = history.replaceState.bind(history);"
-        "history.replaceState = (state, title, url) => { written.push(url); write(state, title, url); }"
+        "history.replaceState = (state, title, url) => { written.push(url); write(state, title, url); };"
+        "null"
     )
     page.check("#causal", force=True)
     page.click("#tab-explorer")
