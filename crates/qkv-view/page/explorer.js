@@ -84,8 +84,10 @@ class Explorer {
     const kept = same ? {} : { view: null, query: null, key: null, side: 'query' };
     const stepped = head !== null && this.state.head !== null;
     this.state = { ...this.state, ...kept, layer, head };
-    if (!stepped) history.pushState(null, '', `#${writeExplorer(this.state)}`);
-    this.known = location.hash;
+    if (!stepped) {
+      history.pushState(null, '', `#${writeExplorer(this.state)}`);
+      this.known = location.hash;
+    }
     this.show();
     this.keep();
     if (head === null) this.overview.focusOn(before);
