@@ -409,12 +409,13 @@ def test_the_url_holds_the_place(explore):
     page.wait_for_selector(".map-canvas")
     page.click("#all-heads")
     page.wait_for_function("() => document.activeElement.getAttribute('aria-label') === 'Layer 2, head 1'")
-    # A link that is followed just when the URL would be written, before the page has heard of it.
+    # A link that is followed just when the URL would be written: the URL has it before the page hears of it.
     page.evaluate(
-        "document.querySelector('.thumbnail').click(); location.hash = '#explorer&sort=first';"
-        "const end = performance.now() + 400; while (performance.now() < end); null"
+        "document.querySelector('.thumbnail').click();"
+        "history.replaceState(null, '', '#explorer&sort=first');"
+        "setTimeout(() => dispatchEvent(new HashChangeEvent('hashchange')), 400); null"
     )
-    page.wait_for_timeout(600)
+    page.wait_for_timeout(900)
     assert page.is_visible(".overview") and page.evaluate("location.hash") == "#explorer&sort=first"
 
 
