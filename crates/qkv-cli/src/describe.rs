@@ -97,10 +97,13 @@ pub fn input<T: Number>(request: &Request<'_, T>) -> Vec<String> {
 
 /// Says what is odd about an input.
 pub fn warn<T: Number>(request: &Request<'_, T>, terminal: &Terminal) {
+    warnings(request).iter().for_each(|warning| terminal.warn(warning));
+}
+
+/// What is odd about an input.
+pub fn warnings<T: Number>(request: &Request<'_, T>) -> Vec<String> {
     let own = [unfit_tokens(request), implausible(request)];
-    for warning in request.input.warnings.iter().chain(own.iter().flatten()) {
-        terminal.warn(warning);
-    }
+    request.input.warnings.iter().cloned().chain(own.into_iter().flatten()).collect()
 }
 
 /// Tokens that are not one for each key, in as many lists as there are batches.

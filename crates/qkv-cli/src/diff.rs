@@ -12,7 +12,8 @@ use qkv_view::picture::{Colours, Heatmap};
 use qkv_view::show;
 
 use crate::describe;
-use crate::head::{HeadOptions, Tokens};
+use crate::explore;
+use crate::head::HeadOptions;
 use crate::input::{Input, Sources};
 use crate::machine::{self, Threads};
 use crate::options::AttentionOptions;
@@ -154,7 +155,7 @@ impl<T: Number, U: Number> Runs<'_, '_, T, U> {
             );
         }
         let place = HeadOptions { head: arguments.head.unwrap_or(0), batch: arguments.batch };
-        place.check(self.one)?;
+        place.check(own[0], own[1])?;
         Ok(arguments.head.map_or((0..own[1]).collect(), |head| vec![head]))
     }
 
@@ -191,8 +192,10 @@ fn picture<T: Number>(
     numbers: &Array2<f64>,
 ) -> String {
     let HeadOptions { head, batch } = place;
-    let [queries, keys] = Tokens::of(one, batch).axes(0..one.extents.len_query, 0..one.extents.len_key);
-    let pooled = if numbers.dim() == (one.extents.len_query, one.extents.len_key) {
+    let (len_query, len_key) = (one.extents.len_query, one.extents.len_key);
+    let [queries, keys] =
+        explore::tokens(one.input, batch, (len_query, len_key)).axes(0..len_query, 0..len_key);
+    let pooled = if numbers.dim() == (len_query, len_key) {
         String::new()
     } else {
         format!("; {} × {} cells, each the difference farthest from 0", numbers.nrows(), numbers.ncols())

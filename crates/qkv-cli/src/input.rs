@@ -2,6 +2,7 @@
 //! with the settings that the options and the files' metadata come to. How each was chosen is kept in words.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::bail;
 use qkv_io::Dtype;
@@ -68,7 +69,7 @@ pub struct Input {
     pub mask: Option<Mask>,
     pub settings: Settings,
     /// A token for each key, for each batch.
-    pub tokens: Option<Vec<Vec<String>>>,
+    pub tokens: Option<Arc<Vec<Vec<String>>>>,
     /// How arrays were chosen, in words.
     pub notes: Vec<String>,
     pub warnings: Vec<String>,
@@ -171,6 +172,7 @@ impl Input {
             settings.notes.push(format!("{} tokens", lengths.join(" + ")));
         }
         notes.extend(unused(&rest));
+        let tokens = tokens.map(Arc::new);
         Ok(Self { title, given, dtype, mask, settings, tokens, notes, warnings, rest })
     }
 }
@@ -181,6 +183,13 @@ impl Input {
         match &self.tokens.as_ref()?[..] {
             [all] => Some(all),
             each => each.get(batch).map(Vec::as_slice),
+        }
+    }
+
+    /// Keeps another's tokens where they are the same: layers of a recording have one text.
+    pub fn share_tokens(&mut self, other: &Self) {
+        if self.tokens == other.tokens {
+            self.tokens.clone_from(&other.tokens);
         }
     }
 }

@@ -9,17 +9,16 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use ndarray::Array2;
 use qkv::{Map, Of, Pool};
-use qkv_view::picture::{self, Colours, Heatmap, Sheet};
+use qkv_view::explorer::{Facts, Layer, Opening};
+use qkv_view::picture::{self, Heatmap, Sheet};
 use qkv_view::show;
 
-use crate::describe;
-use crate::head::{HeadOptions, Tokens};
-use crate::input::{Input, Sources};
-use crate::machine::{self, Threads};
+use crate::explore;
+use crate::head::{HeadOptions, below};
+use crate::machine;
 use crate::options::AttentionOptions;
 use crate::output::PictureFile;
 use crate::progress::Progress;
-use crate::request::{Extents, Number, Request, with_element};
 use crate::source::Source;
 use crate::span::Span;
 use crate::terminal::Terminal;
@@ -108,45 +107,42 @@ impl Shown {
             Self::Influence => Of::Influence,
         }
     }
-
-    /// As a title, and beside the colour bar.
-    fn words(self) -> [&'static str; 2] {
-        match self {
-            Self::Mask => ["Who may attend whom", "1: may attend"],
-            Self::Scores => ["Scores", "q · k"],
-            Self::Scaled => ["Scaled scores", "q · k × scale"],
-            Self::Weights => ["Attention weights", "weight"],
-            Self::Influence => ["Influence", "how far the output would move"],
-        }
-    }
-
-    fn colours(self) -> Colours {
-        match self {
-            Self::Mask => Colours::sequential().map(picture::Map::Blues).range(0.0, 1.0),
-            Self::Scores | Self::Scaled => Colours::diverging(),
-            Self::Weights | Self::Influence => Colours::sequential().square_root(),
-        }
-    }
 }
 
-impl Pooled {
-    fn pool(self, shown: Shown) -> Pool {
-        match self {
-            // Of scores the lowest say as much as the highest.
-            Self::Max if matches!(shown, Shown::Scores | Shown::Scaled) => Pool::Farthest,
-            Self::Max => Pool::Max,
-            Self::Mean => Pool::Mean,
-            Self::Sum => Pool::Sum,
-        }
+impl Arguments {
+    fn map(&self, default_size: usize) -> Map {
+        let size = self.size.unwrap_or(default_size);
+        Map::new(self.of.of()).pool(self.pool()).size(size, size)
     }
 
-    fn words(self, shown: Shown) -> &'static str {
-        match self.pool(shown) {
-            Pool::Farthest => "the number farthest from 0",
+    fn pool(&self) -> Pool {
+        let pool = match self.pool {
+            Pooled::Max => Pool::Max,
+            Pooled::Mean => Pool::Mean,
+            Pooled::Sum => Pool::Sum,
+        };
+        picture::farthest_for_scores(self.of.of(), pool)
+    }
+
+    /// What a cell stands for, where it stands for more than one number.
+    fn cells(&self, cells: (usize, usize), pairs: (usize, usize)) -> String {
+        if cells == pairs {
+            return String::new();
+        }
+        let pooled = match self.pool() {
+            Pool::Max => "the largest",
             Pool::Mean => "the mean",
             Pool::Sum => "the sum",
-            _ => "the largest",
-        }
+            Pool::Farthest => "the number farthest from 0",
+        };
+        let each = |pairs: usize, cells: usize| pairs.div_ceil(cells.max(1));
+        format!(
+            "; {} × {} cells, each {pooled} of up to {} × {} pairs",
+            cells.0,
+            cells.1,
+            each(pairs.0, cells.0),
+            each(pairs.1, cells.1)
+        )
     }
 }
 
@@ -155,13 +151,9 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
         bail!("--size: got {size}, want 1 to {LARGEST}");
     }
     let file = PictureFile::new(&arguments.output)?;
-    let threads = Threads::new(arguments.attention.threads)?;
     let since = Instant::now();
-    let (svg, scale, told) = if arguments.sheet {
-        sheet(arguments, &threads, terminal)?
-    } else {
-        one(arguments, &threads, terminal)?
-    };
+    let (svg, scale, told) =
+        if arguments.sheet { sheet(arguments, terminal)? } else { one(arguments, terminal)? };
     file.write(&svg, scale)?;
     writeln!(terminal, "{told}")?;
     writeln!(terminal, "wrote    {}", arguments.output.display())?;
@@ -178,147 +170,99 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
 /// An SVG, pixels of a PNG for each of its own, and what it shows in words.
 type Drawn = (String, f32, String);
 
-fn one(arguments: &Arguments, threads: &Threads, terminal: &Terminal) -> anyhow::Result<Drawn> {
-    let simd = machine::simd_from_environment()?;
-    let input = Input::read(&Sources::input(&arguments.input), &arguments.attention)?;
-    with_element!(input, T => {
-        let request = threads.run(|| Request::<T>::new(&input, &arguments.attention, simd))?;
-        describe::warn(&request, terminal);
-        arguments.head.check(&request)?;
-        let place = Place::new(&request, arguments)?;
-        let numbers = threads.run(|| {
-            let attention = request.attention(0);
-            let HeadOptions { head, batch } = arguments.head;
-            let progress = Progress::new("drawing");
-            let mut report = |done, total| progress.report(done, total);
-            let head = request.call(&attention).inspect_queries(batch, head, place.queries.clone());
-            let numbers = head.and_then(|head| head.map(&place.map(arguments), Some(&mut report)));
-            numbers.map_err(|error| request.explained(error))
-        })?;
-        Ok(place.drawn(&request, arguments, &numbers))
-    })
+fn one(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
+    let opened = explore::open_one(&arguments.input, &arguments.attention)?;
+    opened.warnings.iter().for_each(|warning| terminal.warn(warning));
+    let layer = &opened.layers[0];
+    let facts = layer.facts();
+    arguments.head.check(facts.batches, facts.heads)?;
+    let HeadOptions { head, batch } = arguments.head;
+    let (queries, keys) = rectangle(facts, arguments)?;
+    let place = Opening { batch, head, queries: Some(queries.clone()), stats: None };
+    let map = arguments.map(SIZE).keys(keys.clone());
+    let numbers = {
+        let progress = Progress::new("drawing");
+        let mut report = |done, total| progress.report(done, total);
+        layer.see(&place, |head| Ok(head.map(&map, Some(&mut report))?))?
+    };
+    Ok(drawn(layer, arguments, (queries, keys), &numbers))
 }
 
 /// The rectangle of a picture.
-struct Place {
-    queries: Range<usize>,
-    keys: Range<usize>,
+fn rectangle(facts: &Facts, arguments: &Arguments) -> anyhow::Result<(Range<usize>, Range<usize>)> {
+    let within = |span: Option<Span>, length, option| match span {
+        Some(span) => span.within(length, option),
+        None => Ok(0..length),
+    };
+    let queries = within(arguments.queries, facts.len_query, "--queries")?;
+    Ok((queries, within(arguments.keys, facts.len_key, "--keys")?))
 }
 
-impl Place {
-    fn new<T: Number>(request: &Request<'_, T>, arguments: &Arguments) -> anyhow::Result<Self> {
-        let within = |span: Option<Span>, length, option| match span {
-            Some(span) => span.within(length, option),
-            None => Ok(0..length),
-        };
-        Ok(Self {
-            queries: within(arguments.queries, request.extents.len_query, "--queries")?,
-            keys: within(arguments.keys, request.extents.len_key, "--keys")?,
-        })
-    }
-
-    fn map(&self, arguments: &Arguments) -> Map {
-        let size = arguments.size.unwrap_or(SIZE);
-        let map = Map::new(arguments.of.of()).pool(arguments.pool.pool(arguments.of)).size(size, size);
-        map.keys(self.keys.clone())
-    }
-
-    fn drawn<T: Number>(
-        &self,
-        request: &Request<'_, T>,
-        arguments: &Arguments,
-        numbers: &Array2<f64>,
-    ) -> Drawn {
-        let HeadOptions { head, batch } = arguments.head;
-        let [title, quantity] = arguments.of.words();
-        let of_batch = if request.extents.batches > 1 { format!(" of batch {batch}") } else { String::new() };
-        let cells = cells(numbers.dim(), (self.queries.len(), self.keys.len()), arguments);
-        let (queries, keys) = (show::count(self.queries.len(), "query"), show::count(self.keys.len(), "key"));
-        let causal = describe::causal(request).map_or(String::new(), |words| format!("; causal, {words}"));
-        let [query_axis, key_axis] = Tokens::of(request, batch).axes(self.queries.clone(), self.keys.clone());
-        let svg = Heatmap::new(numbers.view())
-            .title(format!("{title}, head {head}{of_batch}"))
-            .subtitle(format!("{}: {queries} × {keys}{causal}{cells}", request.input.title))
-            .queries(query_axis)
-            .keys(key_axis)
-            .quantity(quantity)
-            .colours(arguments.of.colours())
-            .svg();
-        let (rows, columns) = numbers.dim();
-        let told = format!("head     {head}{of_batch}: {}, {queries} × {keys}{cells}", title.to_lowercase());
-        (svg, if rows.max(columns) < SMALL { 2.0 } else { 1.0 }, told)
-    }
+fn drawn(
+    layer: &explore::Layer,
+    arguments: &Arguments,
+    (queries, keys): (Range<usize>, Range<usize>),
+    numbers: &Array2<f64>,
+) -> Drawn {
+    let (facts, of) = (layer.facts(), arguments.of.of());
+    let HeadOptions { head, batch } = arguments.head;
+    let of_batch = if facts.batches > 1 { format!(" of batch {batch}") } else { String::new() };
+    let cells = arguments.cells(numbers.dim(), (queries.len(), keys.len()));
+    let pairs = format!("{} × {}", show::count(queries.len(), "query"), show::count(keys.len(), "key"));
+    let masks: String = facts.masks.iter().map(|mask| format!("; {mask}")).collect();
+    let [query_axis, key_axis] = layer.tokens(batch).axes(queries, keys);
+    let svg = Heatmap::new(numbers.view())
+        .title(format!("{}, head {head}{of_batch}", picture::title(of)))
+        .subtitle(format!("{}: {pairs}{masks}{cells}", layer.title()))
+        .queries(query_axis)
+        .keys(key_axis)
+        .quantity(picture::quantity(of))
+        .colours(picture::colours(of))
+        .svg();
+    let (rows, columns) = numbers.dim();
+    let told = format!("head     {head}{of_batch}: {}, {pairs}{cells}", picture::title(of).to_lowercase());
+    (svg, if rows.max(columns) < SMALL { 2.0 } else { 1.0 }, told)
 }
 
-/// What a cell stands for, where it stands for more than one number.
-fn cells(cells: (usize, usize), pairs: (usize, usize), arguments: &Arguments) -> String {
-    if cells == pairs {
-        return String::new();
-    }
-    let each = |pairs: usize, cells: usize| pairs.div_ceil(cells.max(1));
-    format!(
-        "; {} × {} cells, each {} of up to {} × {} pairs",
-        cells.0,
-        cells.1,
-        arguments.pool.words(arguments.of),
-        each(pairs.0, cells.0),
-        each(pairs.1, cells.1)
-    )
-}
-
-fn sheet(arguments: &Arguments, threads: &Threads, terminal: &Terminal) -> anyhow::Result<Drawn> {
-    let simd = machine::simd_from_environment()?;
-    let layers = Input::layers(&arguments.input, &arguments.attention)?;
-    let size = arguments.size.unwrap_or(THUMBNAIL);
-    let map = Map::new(arguments.of.of()).pool(arguments.pool.pool(arguments.of)).size(size, size);
+fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
+    let opened = explore::open(&arguments.input, &arguments.attention)?;
+    opened.warnings.iter().for_each(|warning| terminal.warn(warning));
+    let layers = &opened.layers;
+    let (of, map) = (arguments.of.of(), arguments.map(THUMBNAIL));
+    let count = layers.iter().map(|layer| layer.facts().heads).sum();
     let progress = Progress::new("drawing");
     let mut thumbnails = Vec::new();
-    let (mut heads, mut title) = (0, String::new());
-    for (at, &layer) in layers.iter().enumerate() {
-        let options = AttentionOptions { layer, ..arguments.attention.clone() };
-        let input = Input::read(&Sources::input(&arguments.input), &options)?;
-        with_element!(input, T => {
-            let request = threads.run(|| Request::<T>::new(&input, &options, simd))?;
-            if at == 0 {
-                describe::warn(&request, terminal);
-            }
-            HeadOptions { head: 0, batch: arguments.head.batch }.check(&request)?;
-            heads = request.extents.heads;
-            let Extents { len_query, len_key, .. } = request.extents;
-            title = format!(
-                "{}: {} × {}{}",
-                arguments.input.path.display(),
-                show::count(len_query, "query"),
-                show::count(len_key, "key"),
-                cells((size.min(len_query), size.min(len_key)), (len_query, len_key), arguments)
-            );
-            for head in 0..heads {
-                let mut report = progress.part(at * heads + head, layers.len() * heads);
-                let attention = request.attention(0);
-                let numbers = threads.run(|| {
-                    let head = request.call(&attention).inspect(arguments.head.batch, head)?;
-                    head.map(&map, Some(&mut report))
-                });
-                let caption = match layer {
-                    Some(layer) => format!("layer {layer}, head {head}"),
-                    None => format!("head {head}"),
-                };
-                thumbnails.push((numbers.map_err(|error| request.explained(error))?, caption));
-            }
-        });
+    for layer in layers {
+        let facts = layer.facts();
+        below("--batch", arguments.head.batch, facts.batches)?;
+        for head in 0..facts.heads {
+            let place = Opening { batch: arguments.head.batch, head, ..Opening::default() };
+            let mut report = progress.part(thumbnails.len(), count);
+            let numbers = layer.see(&place, |head| Ok(head.map(&map, Some(&mut report))?))?;
+            let of_layer = facts.layer.map_or(String::new(), |layer| format!("layer {layer}, "));
+            thumbnails.push((numbers, format!("{of_layer}head {head}")));
+        }
     }
-    let [what, quantity] = arguments.of.words();
+    let (facts, size) = (layers[0].facts(), arguments.size.unwrap_or(THUMBNAIL));
+    let (len_query, len_key) = (facts.len_query, facts.len_key);
     let mut sheet = Sheet::new()
-        .title(format!("{what} of {}", show::count(thumbnails.len(), "head")))
-        .subtitle(title)
-        .quantity(quantity)
-        .colours(arguments.of.colours());
+        .title(format!("{} of {}", picture::title(of), show::count(thumbnails.len(), "head")))
+        .subtitle(format!(
+            "{}: {} × {}{}",
+            arguments.input.path.display(),
+            show::count(len_query, "query"),
+            show::count(len_key, "key"),
+            arguments.cells((size.min(len_query), size.min(len_key)), (len_query, len_key))
+        ))
+        .quantity(picture::quantity(of))
+        .colours(picture::colours(of));
     // A line for each layer, if that is not too long.
-    if layers.len() > 1 && heads <= 16 {
-        sheet = sheet.columns(heads);
+    if layers.len() > 1 && facts.heads <= 16 {
+        sheet = sheet.columns(facts.heads);
     }
     for (numbers, caption) in &thumbnails {
         sheet = sheet.thumbnail(numbers.view(), caption.clone());
     }
-    Ok((sheet.svg(), 1.0, format!("heads    {}: {}", thumbnails.len(), what.to_lowercase())))
+    let told = format!("heads    {}: {}", thumbnails.len(), picture::title(of).to_lowercase());
+    Ok((sheet.svg(), 1.0, told))
 }

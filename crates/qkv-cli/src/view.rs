@@ -1,4 +1,4 @@
-//! `qkv view`: the lesson as a page, in the browser or in one file.
+//! `qkv view`: the lesson, and a file to explore, as a page in the browser or in one file.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,21 +6,28 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use ndarray::Axis;
+use qkv_view::explorer::{self, Explorer};
 use qkv_view::lesson::Lesson as PageLesson;
 use qkv_view::page;
 use qkv_view::server::Server;
-use serde_json::json;
+use serde_json::Value;
 
+use crate::explore;
 use crate::input::Given;
 use crate::lesson::Lesson;
 use crate::options::AttentionOptions;
 use crate::output;
+use crate::progress::Progress;
 use crate::request::typed;
-use crate::source::Array;
+use crate::source::{Array, Source};
 use crate::terminal::Terminal;
 
 #[derive(Args, Debug)]
 pub struct Arguments {
+    /// A file with arrays q, k and v, or a recording, to be explored; without one there is the lesson alone
+    #[arg(value_name = "INPUT")]
+    input: Option<Source>,
+
     /// Write one file that works from disk, without a server or a network, and open nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "no_open"])]
     export: Option<PathBuf>,
@@ -32,6 +39,9 @@ pub struct Arguments {
     /// Do not open a browser; the address is printed
     #[arg(long)]
     no_open: bool,
+
+    #[command(flatten)]
+    attention: AttentionOptions,
 }
 
 impl Arguments {
@@ -42,18 +52,21 @@ impl Arguments {
 }
 
 pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<bool> {
-    let data = json!({ "live": false, "lesson": first_lesson()?, "explorer": null });
+    let input = arguments.input.as_ref().map(|source| opened(source, arguments, terminal)).transpose()?;
     if let Some(path) = &arguments.export {
         output::check_page(path)?;
-        output::write_text(path, &page::one_file(&data))?;
+        output::write_text(path, &exported(input.as_ref())?)?;
         writeln!(terminal, "wrote {}", path.display())?;
         return Ok(true);
     }
-    let server = Server::new(arguments.port, data).with_context(|| match arguments.port {
-        0 => "cannot serve on 127.0.0.1".to_string(),
-        port => format!("--port {port}: cannot serve on 127.0.0.1:{port}"),
-    })?;
-    writeln!(terminal, "the lesson is at {} (it opens once; Ctrl-C ends it)", server.url())?;
+    let what = if input.is_some() { "the explorer" } else { "the lesson" };
+    let explorer = input.map(Explorer::new);
+    let server =
+        Server::new(arguments.port, &first_lesson()?, explorer).with_context(|| match arguments.port {
+            0 => "cannot serve on 127.0.0.1".to_string(),
+            port => format!("--port {port}: cannot serve on 127.0.0.1:{port}"),
+        })?;
+    writeln!(terminal, "{what} is at {} (it opens once; Ctrl-C ends it)", server.url())?;
     terminal.flush()?;
     if !arguments.no_open
         && let Err(error) = open::that_detached(server.url())
@@ -64,8 +77,21 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     Ok(true)
 }
 
+fn opened(source: &Source, arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<explorer::Input> {
+    let opened = explore::open(source, &arguments.attention)?;
+    opened.warnings.iter().for_each(|warning| terminal.warn(warning));
+    Ok(opened.into_input(source.path.display().to_string()))
+}
+
+fn exported(input: Option<&explorer::Input>) -> anyhow::Result<String> {
+    let Some(input) = input else { return Ok(page::one_file(&first_lesson()?, &Value::Null)) };
+    let progress = Progress::new("exporting");
+    let data = explorer::exported(input, &mut |done, total| progress.report(done, total));
+    Ok(page::one_file(&first_lesson()?, &data.map_err(anyhow::Error::from_boxed)?))
+}
+
 /// The numbers that PyTorch draws after `torch.manual_seed(42)`.
-fn first_lesson() -> anyhow::Result<PageLesson> {
+pub fn first_lesson() -> anyhow::Result<PageLesson> {
     let input = Lesson::first(5, None, None).input(&AttentionOptions::default())?;
     let Given::Layer { x, weights } = &input.given else { bail!("a lesson has weights") };
     let weight = |name: &str| {

@@ -5,7 +5,7 @@
 //     GET api/heads?batch&from                                        the table's rows, as far as they are known
 //     GET api/thumbnail?layer&head&batch                              a small picture
 //     GET api/map?layer&head&batch&of&pool                            lengths, levels, scale of colours, progress
-//     GET api/tile?…&level&x&y                                        256 × 256 cells of a level, as a picture
+//     GET api/tile?…&level&x&y&low&high                               256 × 256 cells of a level, as a picture, in the scale's colours
 //     GET api/cells?layer&head&batch&of&queries=A:B&keys=C:D          numbers, at most 64 × 64
 //     GET api/query?layer&head&batch&query&count, api/key?…&key&count whom a query attends, who attends a key
 //
@@ -26,6 +26,8 @@ class LiveSource {
     /** What maps may show, and how they are pooled. */
     this.offers = { of: ['weights', 'scores', 'scaled', 'influence', 'mask'], pool: ['max', 'mean'] };
     this.live = true;
+    /** The scale of each map, as it was told last. */
+    this.scales = new Map();
   }
 
   input(signal) {
@@ -52,12 +54,15 @@ class LiveSource {
     const url = address('map', { ...place, of, pool });
     if (this.answers.kept.has(url)) return this.answers.kept.get(url);
     const map = readMap(await askServer(url, signal).then((got) => got.json()));
+    this.scales.set(url, map.scale);
     if (map.done >= map.total) this.answers.keep(url, map);
     return map;
   }
 
   tile(place, of, pool, { level, x, y }, signal) {
-    return this.picture('tile', { ...place, of, pool, level, x, y }, signal);
+    const shown = { ...place, of, pool };
+    const { low, high } = this.scales.get(address('map', shown));
+    return this.picture('tile', { ...shown, level, x, y, low, high }, signal);
   }
 
   /** Numbers of `[from, to)` queries and keys. */

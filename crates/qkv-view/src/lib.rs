@@ -9,6 +9,7 @@
 
 pub mod bounds;
 pub mod explain;
+pub mod explorer;
 pub mod json;
 pub mod lesson;
 pub mod lesson_picture;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::lesson::Lesson;
 
 /// One file of the page.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +23,20 @@ macro_rules! assets {
 }
 
 assets! {
-    "attention.js" "chain.js" "chart.js" "controls.js" "dom.js" "engine.js" "fields.js" "figures.js" "heatmap.css" "heatmap.js"
-    "labels.js" "lesson.css" "lesson.js" "links.js" "main.js" "measure.js" "numbers.js" "shell.js" "state.js" "strip.js"
-    "style.css" "told.js" "why-scale.js" "why.css"
+    "answers.js" "attended.js" "attention.js" "cell-numbers.js" "chain.js" "chart.js" "columns.js" "controls.js" "dom.js"
+    "embedded-source.js" "engine.js" "explorer-state.js" "explorer.css" "explorer.js" "fields.js" "figures.js" "focus-panel.js"
+    "head-table.js" "heatmap.css" "heatmap.js" "labels.js" "legend.js" "lesson.css" "lesson.js" "links.js" "live-source.js" "main.js"
+    "map-bar.js" "map-colours.js" "map-frame.js" "map-keys.js" "map-loader.js" "map-overlay.js" "map-screen.js" "map-side.css"
+    "map-tiles.js" "map-view.js" "map.css" "measure.js" "names.js" "numbers.js" "overview.js" "pointing.js" "readout.js"
+    "request-cache.js" "rulers.js" "search.js" "shell.js" "state.js" "strip.js" "style.css" "survey.js" "thumbnails.js" "told.js"
+    "vendor/openseadragon.min.js" "why-scale.js" "why.css"
 }
 
 const INDEX: &str = include_str!("../page/index.html");
 const DATA: &str = "id=\"data\">{}<";
 const SCRIPT: &str = "<script type=\"module\" src=\"main.js\"></script>";
+/// What is no module.
+const LIBRARY: &str = "vendor/openseadragon.min.js";
 
 impl Asset {
     /// The file of this name.
@@ -52,13 +60,17 @@ pub fn index(data: &Value) -> String {
     INDEX.replacen(DATA, &format!("id=\"data\">{data}<"), 1)
 }
 
-/// The page with all its files inside: it needs no server and no network.
-pub fn one_file(data: &Value) -> String {
-    let mut page = index(data);
+/// The page with all its files inside: it needs no server and no network. It has a lesson to start from, and
+/// [exported](crate::explorer::exported) data to explore, or null.
+pub fn one_file(lesson: &Lesson, explorer: &Value) -> String {
+    let mut page = index(&json!({ "live": false, "lesson": lesson, "explorer": explorer }));
     for asset in ASSETS.iter().filter(|asset| asset.name.ends_with(".css")) {
         let link = format!("<link rel=\"stylesheet\" href=\"{}\">", asset.name);
         page = page.replacen(&link, &format!("<style>\n{}</style>", asset.text), 1);
     }
+    let library = Asset::named(LIBRARY).map_or("", |library| library.text);
+    let link = format!("<script src=\"{LIBRARY}\" defer></script>");
+    page = page.replacen(&link, &format!("<script>\n{library}</script>"), 1);
     let mut script = String::new();
     add_module("main.js", &mut BTreeSet::new(), &mut script);
     page.replacen(SCRIPT, &format!("<script>\n'use strict';\n{script}</script>"), 1)
@@ -82,31 +94,43 @@ fn add_module(name: &str, added: &mut BTreeSet<String>, script: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn every_file_of_the_folder_is_there_and_linked() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
-        let names =
-            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let wanted: BTreeSet<String> =
-            names.filter(|name| name.ends_with(".js") || name.ends_with(".css")).collect();
+        let names = |inside: &str| {
+            let files = std::fs::read_dir(folder.join(inside)).unwrap();
+            let names = files.map(|file| format!("{inside}{}", file.unwrap().file_name().to_str().unwrap()));
+            names.filter(|name| name.ends_with(".js") || name.ends_with(".css")).collect::<Vec<_>>()
+        };
+        let wanted: BTreeSet<String> = [names(""), names("vendor/")].concat().into_iter().collect();
         assert_eq!(ASSETS.iter().map(|asset| asset.name.to_string()).collect::<BTreeSet<_>>(), wanted);
     }
 
     #[test]
     fn data_is_no_markup_and_nothing_is_left_to_load() {
-        let data = json!({ "live": false, "lesson": { "words": ["</script><b>"] } });
-        for page in [index(&data), one_file(&data)] {
+        let words = vec!["</script><b>".to_string()];
+        let (x, w) = (vec![vec![1.0]], vec![vec![2.0]]);
+        let [w_q, w_k, w_v] = [w.clone(), w.clone(), w];
+        let lesson = Lesson { words: Some(words), x, w_q, w_k, w_v, scale: None, causal: false };
+        let file = one_file(&lesson, &Value::Null);
+        for page in [&index(&json!({ "lesson": lesson })), &file] {
             assert!(page.contains("\\u003c/script>\\u003cb>") && !page.contains("</script><b>"));
         }
-        let page = one_file(&data);
-        for left in ["src=", "href=\"style", "\nimport ", "\nexport ", "rel=\"stylesheet\""] {
+        let page = file;
+        assert!(page.contains("OpenSeadragon contributors"), "its licence goes with it");
+        for left in [
+            "<script src=",
+            "<script type=\"module\"",
+            "href=\"style",
+            "\nimport ",
+            "\nexport ",
+            "rel=\"stylesheet\"",
+        ] {
             assert!(!page.contains(left), "{left:?} is left");
         }
-        assert!(page.matches("</script>").count() == 2 && page.contains("startPage();"));
+        assert!(page.matches("</script>").count() == 3 && page.contains("startPage();"));
         // Each module once, after what it needs.
         assert_eq!(page.matches("function attentionSteps").count(), 1);
         assert!(page.find("function attentionSteps") < page.find("async function computeHere"));

@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 
 use ndarray::{Array2, Array4, ArrayView1, array, s};
 use qkv::{
-    Alignment, Attention, Element, Error, Inspection, Map, Of, Pool, Progress, Stage, Survey, bf16, f16,
+    Alignment, Attention, Element, Error, HeadStats, Inspection, Map, Of, Pool, Progress, Stage, Survey,
+    bf16, f16,
 };
 
 /// The length of the difference of a row's output with all keys and without one.
@@ -156,7 +157,7 @@ fn nan_and_rows_that_attend_nothing_are_told_apart() {
     let summary = survey.summary();
     // Those from 105 on see the key, and 128 is NaN itself.
     assert_eq!((summary.empty, summary.not_finite, summary.queries), (5, 25, 100));
-    assert!(summary.entropy.is_finite() && summary.distance.is_finite());
+    assert!(summary.mean.entropy.is_finite() && summary.mean.distance.is_finite());
     assert!(survey.top_keys.of(128).is_empty() && survey.top_keys.of(2).is_empty());
     let map = head.map(&Map::new(Of::Weights).size(13, 13), None).unwrap();
     for ((row, column), x) in map.indexed_iter() {
@@ -218,6 +219,12 @@ fn statistics_of_a_time_before_serve_again() {
     let others = first.stats(None).unwrap().clone();
     let error = call().inspect_queries(1, 1, 3..9).unwrap().with_stats(others).err().unwrap();
     assert_eq!(error.to_string(), "stats: got those of 0..40, want those of 3..9, which are open");
+    // A part of them, kept as numbers.
+    let stats = first.stats(None).unwrap();
+    let part = HeadStats::new(3, stats.max()[3..9].to_vec(), stats.sum()[3..9].to_vec()).unwrap();
+    let part = call().inspect_queries(1, 1, 3..9).unwrap().with_stats(part).unwrap();
+    let map = map.queries(3..9);
+    assert_eq!(part.map(&map, None).unwrap(), first.map(&map, None).unwrap());
 }
 
 #[test]
@@ -270,6 +277,9 @@ fn what_does_not_exist_is_refused() {
         error.to_string(),
         "other: got 6 queries and 8 keys, want 6 queries and 9 keys, as this run has"
     );
+    let error = HeadStats::<f32>::new(0, vec![0.0; 2], vec![1.0]).err().unwrap();
+    assert_eq!(error.to_string(), "sum: got shape (1,), want (2,)");
+    assert!(head.influence(6).is_err());
     // Nothing to see is no mistake.
     assert_eq!(head.map(&Map::new(Of::Weights).keys(4..4), None).unwrap().dim(), (6, 0));
     assert_eq!(head.map(&Map::new(Of::Weights).size(0, 3), None).unwrap().dim(), (0, 3));

@@ -49,7 +49,7 @@ impl<'s> Bar<'s> {
         let below = if self.seen.below { ARROW } else { 0.0 };
         let bar = Rect::new(x, y + above, WIDTH, self.height - above - below);
         let levels: Vec<u8> = (0..LEVELS as u8).rev().collect();
-        elements.image(bar, &pixels::uri(1, &levels, self.scale.palette()));
+        elements.image(bar, &pixels::uri(&pixels::indexed(1, &levels, self.scale.palette())));
         elements.frame(bar);
         let middle = x + WIDTH / 2.0;
         // The arrows end on whole pixels beside the frame.

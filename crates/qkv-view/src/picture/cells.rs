@@ -83,8 +83,16 @@ impl<'v> Cells<'v> {
 
 /// A matrix as an image, a pixel for each cell, stretched over `place`.
 pub(super) fn image(values: &ArrayView2<'_, f64>, place: Rect, scale: &Scale, elements: &mut Elements) {
+    elements.image(place, &pixels::uri(&cells_png(values, scale)));
+}
+
+/// A matrix as a PNG with one pixel for each number and nothing else; one of no numbers has the pixel of a 0.
+pub fn cells_png(values: &ArrayView2<'_, f64>, scale: &Scale) -> Vec<u8> {
+    if values.is_empty() {
+        return pixels::indexed(1, &[scale.level(0.0)], scale.palette());
+    }
     let indices: Vec<u8> = values.iter().map(|&x| scale.level(x)).collect();
-    elements.image(place, &pixels::uri(values.ncols(), &indices, scale.palette()));
+    pixels::indexed(values.ncols(), &indices, scale.palette())
 }
 
 /// Each number with two decimals; or all with an exponent, where that would be long or say nothing.

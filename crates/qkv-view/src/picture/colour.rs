@@ -118,7 +118,7 @@ impl Colours {
             Shape::SquareRoot if self.range.is_none() => (low.min(0.0), high.max(0.0)),
             _ => (low, high),
         };
-        Scale { low, high, square_root: self.shape == Shape::SquareRoot, palette: self.map.palette() }
+        Scale { low, high, shape: self.shape, palette: self.map.palette() }
     }
 }
 
@@ -127,7 +127,7 @@ impl Colours {
 pub struct Scale {
     low: f64,
     high: f64,
-    square_root: bool,
+    shape: Shape,
     palette: Palette,
 }
 
@@ -147,8 +147,23 @@ impl Scale {
         self.palette[usize::from(self.level(x))]
     }
 
+    /// How it goes from its low to its high end: `linear`, `square-root` or `diverging`.
+    pub fn kind(&self) -> &'static str {
+        match self.shape {
+            Shape::Linear => "linear",
+            Shape::SquareRoot => "square-root",
+            Shape::Diverging => "diverging",
+        }
+    }
+
+    /// So many colours, two at least, evenly from the low to the high end, as SVG and CSS write them.
+    pub fn samples(&self, count: usize) -> Vec<String> {
+        let last = count.max(2) - 1;
+        (0..=last).map(|at| hex(self.palette[(at * (LEVELS - 1) + last / 2) / last])).collect()
+    }
+
     pub(super) fn is_square_root(&self) -> bool {
-        self.square_root
+        self.shape == Shape::SquareRoot
     }
 
     pub(super) fn palette(&self) -> &Palette {
@@ -171,7 +186,7 @@ impl Scale {
         let size = self.low.abs().max(self.high.abs());
         let (low, high) = (self.low / size, self.high / size);
         let share = ((x / size - low) / (high - low)).clamp(0.0, 1.0);
-        if self.square_root { share.sqrt() } else { share }
+        if self.is_square_root() { share.sqrt() } else { share }
     }
 }
 
@@ -268,6 +283,9 @@ mod tests {
         let [middle, red, blue] = [0.0, -2.0, 2.0].map(|x| scale.colour(x));
         assert!(middle.iter().all(|part| *part > 0xe8), "{middle:?}");
         assert!(red[0] > red[2] && blue[2] > blue[0]);
+        let samples = scale.samples(16);
+        assert_eq!((samples[0].as_str(), samples[15].as_str()), ("#67001f", "#053061"));
+        assert_eq!((samples.len(), scale.kind()), (16, "diverging"));
         // A little more than 0 is not red.
         assert_eq!(scale.level(1e-9), 126);
     }

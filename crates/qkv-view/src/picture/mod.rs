@@ -33,12 +33,16 @@ mod panels;
 mod pixels;
 mod render;
 mod sheet;
+mod shown;
 mod svg;
 mod ticks;
 
 pub use axis::Axis;
+pub use cells::cells_png;
 pub use colour::{Colours, Map, Scale};
 pub use heatmap::Heatmap;
 pub use panels::Panels;
+pub(crate) use pixels::uri;
 pub use render::{RenderError, png};
 pub use sheet::Sheet;
+pub use shown::{colours, farthest_for_scores, quantity, title};

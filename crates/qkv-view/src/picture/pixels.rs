@@ -7,15 +7,19 @@ use png::{BitDepth, ColorType, Encoder, Filter};
 /// Of each index a colour.
 pub(super) type Palette = [[u8; 3]; 256];
 
-/// A PNG of indices into a palette as a data URI, `width` of them a row, the first row at the top.
-pub(super) fn uri(width: usize, indices: &[u8], palette: &Palette) -> String {
-    let bytes = encoded(width, indices.len() / width, indices, |encoder| {
+/// A PNG of indices into a palette, `width` of them a row, the first row at the top.
+pub(super) fn indexed(width: usize, indices: &[u8], palette: &Palette) -> Vec<u8> {
+    encoded(width, indices.len() / width, indices, |encoder| {
         encoder.set_color(ColorType::Indexed);
         encoder.set_palette(palette.as_flattened().to_vec());
         // What is alike is equal: differences of indices say nothing.
         encoder.set_filter(Filter::NoFilter);
-    });
-    format!("data:image/png;base64,{}", STANDARD.encode(bytes))
+    })
+}
+
+/// A PNG within a text.
+pub(crate) fn uri(png: &[u8]) -> String {
+    format!("data:image/png;base64,{}", STANDARD.encode(png))
 }
 
 /// A PNG of red, green and blue.

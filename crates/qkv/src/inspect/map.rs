@@ -22,7 +22,7 @@ const SIZE: usize = 1024;
 const TASK: usize = 4 * QUERY_BLOCK;
 
 /// What a map shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Of {
     /// 1 where the query may attend the key, else 0.
     Mask,
@@ -37,7 +37,7 @@ pub enum Of {
 }
 
 /// What stands for a rectangle of numbers. One that is NaN makes it NaN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pool {
     /// The largest: no single weight is lost, however far out.
     Max,
@@ -55,15 +55,24 @@ pub enum Pool {
 pub struct Map {
     of: Of,
     pool: Pool,
-    size: (usize, usize),
+    grid: Grid,
     queries: Option<Range<usize>>,
     keys: Option<Range<usize>>,
+}
+
+/// How the numbers are shared out among the cells.
+#[derive(Clone, Copy, Debug)]
+enum Grid {
+    /// Rows and columns at most.
+    Size(usize, usize),
+    /// Queries and keys of each cell.
+    Cell(usize, usize),
 }
 
 impl Map {
     /// Of all queries that are open, and all keys.
     pub fn new(of: Of) -> Self {
-        Self { of, pool: Pool::Max, size: (SIZE, SIZE), queries: None, keys: None }
+        Self { of, pool: Pool::Max, grid: Grid::Size(SIZE, SIZE), queries: None, keys: None }
     }
 
     /// How numbers are pooled.
@@ -74,7 +83,14 @@ impl Map {
 
     /// Rows and columns at most: a picture has no more than there are queries and keys.
     pub fn size(mut self, rows: usize, columns: usize) -> Self {
-        self.size = (rows, columns);
+        self.grid = Grid::Size(rows, columns);
+        self
+    }
+
+    /// In place of a size: each cell stands for so many queries and keys, at least 1 each, those at the ends for fewer. Maps of
+    /// neighbouring rectangles that begin at multiples of it fit together.
+    pub fn cell(mut self, queries: usize, keys: usize) -> Self {
+        self.grid = Grid::Cell(queries.max(1), keys.max(1));
         self
     }
 
@@ -94,13 +110,11 @@ impl Map {
     pub(super) fn within(&self, queries: Range<usize>, len_key: usize) -> Area {
         let queries = self.queries.clone().unwrap_or(queries);
         let keys = self.keys.clone().unwrap_or(0..len_key);
-        let (rows, columns) = (self.size.0.min(queries.len()), self.size.1.min(keys.len()));
-        Area {
-            of: self.of,
-            pool: self.pool,
-            rows: Bins::new(queries, rows),
-            columns: Bins::new(keys, columns),
-        }
+        let (rows, columns) = match self.grid {
+            Grid::Size(rows, columns) => (Bins::even(queries, rows), Bins::even(keys, columns)),
+            Grid::Cell(rows, columns) => (Bins::every(queries, rows), Bins::every(keys, columns)),
+        };
+        Area { of: self.of, pool: self.pool, rows, columns }
     }
 }
 
@@ -113,27 +127,45 @@ pub(super) struct Area {
     pub(super) columns: Bins,
 }
 
-/// A range cut into parts of nearly the same length, none of which is empty.
+/// A range cut into parts, none of which is empty.
 #[derive(Clone, Debug)]
 pub(super) struct Bins {
     pub(super) range: Range<usize>,
     pub(super) count: usize,
+    /// Of each part but the last; none, where all are of nearly the same length.
+    size: Option<usize>,
 }
 
 impl Bins {
-    fn new(range: Range<usize>, count: usize) -> Self {
-        Self { range, count }
+    /// So many parts of nearly the same length, or as many as there are indices.
+    fn even(range: Range<usize>, count: usize) -> Self {
+        Self { count: count.min(range.len()), range, size: None }
+    }
+
+    /// Parts of this length, and the rest.
+    fn every(range: Range<usize>, size: usize) -> Self {
+        Self { count: range.len().div_ceil(size), range, size: Some(size) }
     }
 
     /// Where a part begins; of `count`, where all end.
     pub(super) fn start(&self, bin: usize) -> usize {
-        self.range.start + (bin as u128 * self.range.len() as u128 / self.count.max(1) as u128) as usize
+        let before = match self.size {
+            Some(size) => bin.saturating_mul(size).min(self.range.len()),
+            None => (bin as u128 * self.range.len() as u128 / self.count.max(1) as u128) as usize,
+        };
+        self.range.start + before
     }
 
     /// Which part an index of the range is in.
     fn of(&self, index: usize) -> usize {
-        let before = (index - self.range.start + 1) as u128 * self.count as u128;
-        (before.div_ceil(self.range.len() as u128) - 1) as usize
+        let before = index - self.range.start;
+        match self.size {
+            Some(size) => before / size,
+            None => {
+                let scaled = (before + 1) as u128 * self.count as u128;
+                (scaled.div_ceil(self.range.len() as u128) - 1) as usize
+            }
+        }
     }
 
     /// A span of the range, which is not empty, cut where parts end; each with its part.
@@ -306,8 +338,11 @@ mod tests {
 
     #[test]
     fn parts_of_a_range_touch_and_none_is_empty() {
-        for (range, count) in [(0..10, 3), (5..6, 1), (7..1007, 64), (0..64, 64), (3..200_003, 1024)] {
-            let bins = Bins::new(range.clone(), count);
+        let even = [(0..10, 3), (5..6, 1), (7..1007, 64), (0..64, 64), (3..200_003, 1024)];
+        let every = [(0..10, 3), (5..6, 8), (7..1007, 64), (0..64, 1), (3..200_003, usize::MAX)];
+        let even = even.map(|(range, count)| Bins::even(range, count));
+        for bins in even.into_iter().chain(every.map(|(range, size)| Bins::every(range, size))) {
+            let Bins { range, count, .. } = bins.clone();
             assert_eq!((bins.start(0), bins.start(count)), (range.start, range.end));
             for index in range.clone() {
                 let bin = bins.of(index);

@@ -49,6 +49,21 @@ pub struct HeadStats<T: Element> {
 }
 
 impl<T: Element> HeadStats<T> {
+    /// Those that were kept of the queries from `first_query` on, as long as one another: see [`Inspection::with_stats`].
+    ///
+    /// # Errors
+    /// If there are more of one than of the other.
+    pub fn new(
+        first_query: usize,
+        max: Vec<T::Accumulator>,
+        sum: Vec<T::Accumulator>,
+    ) -> Result<Self, Error> {
+        if max.len() != sum.len() {
+            return Err(Error::shape("sum", &[sum.len()], format!("({},)", max.len())));
+        }
+        Ok(Self { first_query, max, sum })
+    }
+
     /// Which queries they are of.
     pub fn queries(&self) -> Range<usize> {
         self.first_query..self.first_query + self.max.len()
@@ -207,6 +222,16 @@ impl<'c, T: Element> Inspection<'c, T> {
         let head = self.head(true, &mut progress)?;
         let influences = survey.influence.then(|| Influences::new(self, &head, &mut progress)).transpose()?;
         survey::surveyed(&head, survey, queries, influences.as_ref(), &mut progress)
+    }
+
+    /// How much each key matters to one query, of all queries: see [`Call::influence`](crate::Call::influence).
+    ///
+    /// # Errors
+    /// If there is no such query.
+    pub fn influence(&self, query: usize) -> Result<Vec<f64>, Error> {
+        let row = (self.at.0, self.at.1, query);
+        self.problem.check_row(row)?;
+        Ok(influence(&self.problem, row))
     }
 
     /// How far the weights of each query are from those of another run, which has as many queries and keys.

@@ -110,69 +110,64 @@ pub struct HeadSurvey {
     pub top_queries: Ranking,
 }
 
-/// A head in a few numbers: means over the queries that attend something and whose weights are numbers.
+/// A head in a few numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct HeadSummary {
-    /// How many queries the means are over.
+    /// How many queries attend something and have weights that are numbers: the means are over these.
     pub queries: usize,
     /// How many attend nothing.
     pub empty: usize,
     /// How many have weights that are NaN.
     pub not_finite: usize,
-    /// Of the queries, the mean; see [`QuerySurvey`], as for what follows.
-    pub entropy: f64,
+    /// The mean of each number.
+    pub mean: QuerySurvey,
     /// The mean of `exp(entropy)`.
     pub effective_keys: f64,
-    /// See [`QuerySurvey`].
-    pub distance: f64,
-    /// See [`QuerySurvey`].
-    pub first: f64,
-    /// See [`QuerySurvey`].
-    pub own: f64,
-    /// See [`QuerySurvey`].
-    pub previous: f64,
-    /// See [`QuerySurvey`].
-    pub same_token: f64,
-    /// See [`QuerySurvey`].
-    pub after_copy: f64,
 }
 
-impl HeadSurvey {
-    /// The head in a few numbers.
-    pub fn summary(&self) -> HeadSummary {
-        let mut summary = HeadSummary::default();
-        for row in &self.rows {
+impl HeadSummary {
+    /// Of a head's queries.
+    pub fn of(rows: &[QuerySurvey]) -> Self {
+        let mut summary = Self::default();
+        for row in rows {
             match row.mass {
                 0.0 => summary.empty += 1,
                 mass if mass.is_nan() => summary.not_finite += 1,
                 _ => {
                     summary.queries += 1;
-                    summary.entropy += row.entropy;
+                    summary.mean = summary.mean.zip(row, |sum, more| sum + more);
                     summary.effective_keys += libm::exp(row.entropy);
-                    summary.distance += row.distance;
-                    summary.first += row.first;
-                    summary.own += row.own;
-                    summary.previous += row.previous;
-                    summary.same_token += row.same_token;
-                    summary.after_copy += row.after_copy;
                 }
             }
         }
         let count = summary.queries.max(1) as f64;
-        for sum in [
-            &mut summary.entropy,
-            &mut summary.effective_keys,
-            &mut summary.distance,
-            &mut summary.first,
-            &mut summary.own,
-            &mut summary.previous,
-            &mut summary.same_token,
-            &mut summary.after_copy,
-        ] {
-            *sum /= count;
-        }
+        summary.mean = summary.mean.zip(&QuerySurvey::default(), |sum, _| sum / count);
+        summary.effective_keys /= count;
         summary
+    }
+}
+
+impl QuerySurvey {
+    /// Each number with that of another.
+    fn zip(&self, other: &Self, with: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            mass: with(self.mass, other.mass),
+            entropy: with(self.entropy, other.entropy),
+            distance: with(self.distance, other.distance),
+            first: with(self.first, other.first),
+            own: with(self.own, other.own),
+            previous: with(self.previous, other.previous),
+            same_token: with(self.same_token, other.same_token),
+            after_copy: with(self.after_copy, other.after_copy),
+        }
+    }
+}
+
+impl HeadSurvey {
+    /// The head in a few numbers.
+    pub fn summary(&self) -> HeadSummary {
+        HeadSummary::of(&self.rows)
     }
 }
 

@@ -80,24 +80,35 @@ fn assert_maps<T: Element>(
     for shown in [Of::Mask, Of::Scores, Of::Scaled, Of::Weights] {
         for pool in [Pool::Max, Pool::Mean, Pool::Sum, Pool::Farthest] {
             let size = (1 + rng.below(80), 1 + rng.below(300));
-            let map =
-                Map::new(shown).pool(pool).size(size.0, size.1).queries(queries.clone()).keys(keys.clone());
+            let map = Map::new(shown).pool(pool).queries(queries.clone()).keys(keys.clone());
+            let by_cells = rng.below(2) == 0;
+            let map = if by_cells { map.cell(size.0, size.1) } else { map.size(size.0, size.1) };
+            let counted = |range: &Range<usize>, size: usize| match by_cells {
+                true => range.len().div_ceil(size),
+                false => size.min(range.len()),
+            };
+            let (row_count, column_count) = (counted(queries, size.0), counted(keys, size.1));
             let got = head.map(&map, None).unwrap();
-            assert_eq!(got.dim(), (size.0.min(queries.len()), size.1.min(keys.len())));
+            assert_eq!(got.dim(), (row_count, column_count));
             let numbers = of(shown);
             for ((row, column), &got) in got.indexed_iter() {
-                let part = |range: &Range<usize>, count: usize, at: usize| {
-                    let edge = |at: usize| range.start + at * range.len() / count;
+                let part = |range: &Range<usize>, (size, count): (usize, usize), at: usize| {
+                    let edge = |at: usize| match by_cells {
+                        true => range.end.min(range.start + at * size),
+                        false => range.start + at * range.len() / count,
+                    };
                     edge(at)..edge(at + 1)
                 };
-                let rows = part(queries, size.0.min(queries.len()), row);
-                let columns = part(keys, size.1.min(keys.len()), column);
+                let rows = part(queries, (size.0, row_count), row);
+                let columns = part(keys, (size.1, column_count), column);
                 let part: Vec<f64> = numbers.slice(s![rows, columns]).iter().copied().collect();
                 assert_pooled(
                     pool,
                     got,
                     &part,
-                    &format!("{shown:?} {pool:?} of {queries:?} × {keys:?} in {size:?}"),
+                    &format!(
+                        "{shown:?} {pool:?} of {queries:?} × {keys:?} in {size:?}, by cells: {by_cells}"
+                    ),
                 );
             }
         }

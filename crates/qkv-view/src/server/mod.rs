@@ -4,9 +4,12 @@
 //! then exchanged for a cookie. Requests that name another host are refused, so that no other site can reach it through a
 //! name of its own; answers may not be framed, guessed at or kept. What one request can ask for is bounded.
 
+mod explore;
+
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -16,8 +19,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
+use crate::explorer::Explorer;
 use crate::lesson::Lesson;
 use crate::page::{self, Asset};
 
@@ -36,18 +40,20 @@ pub struct Server {
     port: u16,
     token: String,
     data: Value,
+    explorer: Option<Arc<Explorer>>,
 }
 
 impl Server {
-    /// On a port of 127.0.0.1; 0 is any that is free. `data` is what the page starts from, and is marked as live.
+    /// On a port of 127.0.0.1; 0 is any that is free. The page has a lesson to start from, and what there is to explore.
     ///
     /// # Errors
     /// If the port cannot be had, or the system has no random numbers.
-    pub fn new(port: u16, mut data: Value) -> io::Result<Self> {
+    pub fn new(port: u16, lesson: &Lesson, explorer: Option<Arc<Explorer>>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         listener.set_nonblocking(true)?;
-        data["live"] = json!(true);
-        Ok(Self { port: listener.local_addr()?.port(), listener, token: secret()?, data })
+        let live = explorer.as_ref().map(|_| json!({ "live": true }));
+        let data = json!({ "live": true, "lesson": lesson, "explorer": live });
+        Ok(Self { port: listener.local_addr()?.port(), listener, token: secret()?, data, explorer })
     }
 
     /// What the reader's browser opens, once.
@@ -60,6 +66,19 @@ impl Server {
     /// # Errors
     /// If the system refuses.
     pub fn run(self) -> io::Result<()> {
+        self.run_until(std::future::pending())
+    }
+
+    /// Answers on a thread of its own.
+    pub fn start(self) -> Running {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let explorer = self.explorer.clone();
+        // Where the system refuses, the page's reader is the one who sees it.
+        thread::spawn(move || self.run_until(async { drop(stopped.await) }).ok());
+        Running { _stop: stop, explorer }
+    }
+
+    fn run_until(self, stopped: impl Future<Output = ()>) -> io::Result<()> {
         let hosts = [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)];
         let site = Arc::new(Site {
             hosts,
@@ -68,13 +87,31 @@ impl Server {
             cookie_name: format!("{COOKIE}-{}", self.port),
             cookie: secret()?,
             data: self.data,
+            explorer: self.explorer,
             computing: Semaphore::new(AT_A_TIME),
         });
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            axum::serve(listener, router(site)).await
+            tokio::select! {
+                served = axum::serve(listener, router(site)).into_future() => served,
+                () = stopped => Ok(()),
+            }
         })
+    }
+}
+
+/// A server at work; it ends when this is dropped.
+pub struct Running {
+    _stop: oneshot::Sender<()>,
+    explorer: Option<Arc<Explorer>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(explorer) = &self.explorer {
+            explorer.close();
+        }
     }
 }
 
@@ -86,6 +123,7 @@ struct Site {
     cookie_name: String,
     cookie: String,
     data: Value,
+    explorer: Option<Arc<Explorer>>,
     computing: Semaphore,
 }
 
@@ -93,7 +131,8 @@ fn router(site: Arc<Site>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/api/lesson", post(lesson))
-        .route("/{name}", get(asset))
+        .merge(explore::routes())
+        .route("/{*name}", get(asset))
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .layer(middleware::from_fn_with_state(site.clone(), guard))
         .with_state(site)
@@ -161,6 +200,18 @@ impl Site {
         token.take_if(|token| same(token, shown)).is_some()
     }
 
+    /// The result of work that takes a processor, when it is its turn; or why there is none.
+    async fn compute<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, Response> {
+        let Ok(_permit) = self.computing.acquire().await else {
+            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, "the server is closing"));
+        };
+        let failed = |_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "this could not be computed");
+        tokio::task::spawn_blocking(work).await.map_err(failed)
+    }
+
     /// Sends a browser to the page with the cookie, so that the token stays in no history.
     fn welcome(&self) -> Response {
         let cookie = format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie_name, self.cookie);
@@ -191,12 +242,9 @@ async fn asset(Path(name): Path<String>) -> Response {
 }
 
 async fn lesson(State(site): State<Arc<Site>>, Json(lesson): Json<Lesson>) -> Response {
-    let Ok(_permit) = site.computing.acquire().await else {
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, "the server is closing");
-    };
-    match tokio::task::spawn_blocking(move || lesson.steps()).await {
+    match site.compute(move || lesson.steps()).await {
         Ok(Ok(steps)) => Json(steps).into_response(),
         Ok(Err(error)) => refusal(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()),
-        Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "this lesson could not be computed"),
+        Err(response) => response,
     }
 }

@@ -1,0 +1,140 @@
+//! An input as data for a page that has no server: a map of each head as one picture, its numbers, and as much of each query as a file has
+//! room for. `embedded-source.js` of the page says how it looks.
+
+use ndarray::Array2;
+use qkv::{Error, HeadSurvey, Map, Of, Pool, Progress};
+use serde_json::{Value, json};
+
+use super::pyramid::{Levels, Shown};
+use super::ranks::{QueryRanks, Ranked};
+use super::source::{Facts, Failure, Head, Input, Opening, Tokens};
+use super::{columns, scale_json};
+use crate::json::number;
+use crate::picture;
+
+/// Rows and columns of a picture; where there are many heads, of smaller ones.
+const SIDE: usize = 512;
+const MANY: usize = 64;
+const SIDE_OF_MANY: usize = 256;
+/// Keys of each query, by weight and by influence.
+const LISTED: usize = 8;
+/// Of all heads together; more would make the file too large, and then there are none.
+const MOST_LISTED: usize = 1_000_000;
+/// Numbers of a head that are all in the file.
+const MOST_VALUES: usize = 4096;
+
+/// All of an input. Progress counts heads.
+///
+/// # Errors
+/// As the engine's, and if progress cancelled.
+pub fn exported(input: &Input, progress: &mut Progress<'_>) -> Result<Value, Failure> {
+    let batches = input.batches();
+    let size = |facts: &Facts| (facts.heads * batches, facts.heads * batches * facts.len_query);
+    let sizes = input.layers.iter().map(|layer| size(layer.facts()));
+    let (heads, queries) = sizes.fold((0, 0_usize), |all, one| (all.0 + one.0, all.1.saturating_add(one.1)));
+    let lists = queries.saturating_mul(2 * LISTED) <= MOST_LISTED;
+    let side = if heads > MANY { SIDE_OF_MANY } else { SIDE };
+    let (mut sets, mut entries): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
+    for batch in 0..batches {
+        for layer in &input.layers {
+            let (facts, tokens) = (layer.facts(), layer.tokens(batch));
+            let ids = tokens.ids();
+            let set = json!({ "keys": tokens.keys, "queries": tokens.queries });
+            let at = sets.iter().position(|known| *known == set).unwrap_or(sets.len());
+            if at == sets.len() {
+                sets.push(set);
+            }
+            for head in 0..facts.heads {
+                if progress(entries.len() as u64, heads as u64).is_break() {
+                    return Err(Error::Cancelled.into());
+                }
+                let exporting = Exporting { facts, tokens: &tokens, ids: &ids, side, lists };
+                let opening = Opening { batch, head, ..Opening::default() };
+                let mut entry = layer.see(&opening, |opened| exporting.entry(opened, head))?;
+                entry["batch"] = json!(batch);
+                entry["tokens"] = json!(at);
+                entries.push(entry);
+            }
+        }
+    }
+    Ok(json!({ "input": input.json(), "tokens": sets, "heads": entries }))
+}
+
+/// One layer, and how much of it is put into the file.
+struct Exporting<'e> {
+    facts: &'e Facts,
+    tokens: &'e Tokens<'e>,
+    ids: &'e Option<(Vec<u32>, Vec<u32>)>,
+    side: usize,
+    lists: bool,
+}
+
+impl Exporting<'_> {
+    fn entry(&self, opened: &dyn Head, head: usize) -> Result<Value, Failure> {
+        let mut survey = qkv::Survey::new();
+        if let Some((queries, keys)) = self.ids {
+            survey = survey.tokens(queries, keys);
+        }
+        let found = opened.survey(&survey, None)?;
+        let row = columns::entries(&found.summary(), self.tokens.keys.is_some());
+        let mut entry = json!({
+            "layer": self.facts.layer,
+            "head": head,
+            "row": columns::row(self.facts.layer, head, &row),
+            "map": self.map(opened)?,
+        });
+        if self.lists {
+            self.add_queries(&mut entry, opened, &found)?;
+        }
+        let (len_query, len_key) = opened.lengths();
+        if len_query.saturating_mul(len_key) <= MOST_VALUES {
+            let weights = opened.map(&Map::new(Of::Weights).cell(1, 1), None)?;
+            entry["values"] = weights.rows().into_iter().map(|row| shorts(row.iter().copied())).collect();
+        }
+        Ok(entry)
+    }
+
+    fn map(&self, opened: &dyn Head) -> Result<Value, Failure> {
+        let shown = Shown { of: Of::Weights, pool: Pool::Max };
+        let levels = Levels { lengths: opened.lengths() };
+        let cell = levels.finest_within(self.side);
+        let cells: Array2<f64> = opened.map(&shown.map(cell), None)?;
+        let scale = picture::colours(shown.of).scale(cells.iter().copied());
+        let png = picture::cells_png(&cells.view(), &scale);
+        Ok(json!({ "png": picture::uri(&png), "bin": cell, "scale": scale_json(&scale) }))
+    }
+
+    /// Each query's numbers, and its keys.
+    fn add_queries(&self, entry: &mut Value, opened: &dyn Head, found: &HeadSurvey) -> Result<(), Failure> {
+        let rows = &found.rows;
+        entry["mass"] = shorts(rows.iter().map(|row| row.mass));
+        entry["entropy"] = shorts(rows.iter().map(|row| row.entropy));
+        entry["distance"] = shorts(rows.iter().map(|row| row.distance));
+        entry["received"] = shorts(found.received.iter().copied());
+        let (mut by_weight, mut by_influence) = (Vec::new(), Vec::new());
+        for query in opened.queries() {
+            let ranks = QueryRanks::new(opened, query, LISTED)?;
+            by_weight.push(triples(&ranks.by_weight));
+            by_influence.push(triples(&ranks.by_influence));
+        }
+        entry["by_weight"] = by_weight.into();
+        entry["by_influence"] = by_influence.into();
+        Ok(())
+    }
+}
+
+fn triples(list: &[Ranked]) -> Value {
+    list.iter().flat_map(|one| [json!(one.index), short(one.weight), short(one.influence)]).collect()
+}
+
+fn shorts(numbers: impl Iterator<Item = f64>) -> Value {
+    numbers.map(short).collect()
+}
+
+/// With the four digits that are shown.
+fn short(x: f64) -> Value {
+    match format!("{x:.3e}").parse::<f64>() {
+        Ok(rounded) if rounded.is_finite() => json!(rounded),
+        _ => number(x),
+    }
+}

@@ -1,0 +1,356 @@
+//! A head's matrix at all sizes, as maps of the earth have it: level 0 is one cell for all, the last has a cell for each pair, and
+//! from one level to the next cells are half as long.
+//!
+//! Down to some level the cells are kept: that level, the base, is made once from all pairs, some rows at a time, and
+//! the ones above of it. Finer cells are made when they are asked for; a tile of them is a small part of the whole.
+
+use std::ops::Range;
+
+use ndarray::{Array2, ArrayView2, s};
+use qkv::{Map, Of, Pool};
+
+use super::source::Stats;
+use crate::picture::{self, Scale};
+
+/// Rows and columns of a tile.
+pub const TILE: usize = 256;
+/// Of the base, where that leaves tiles that are quickly made.
+const SIDE: usize = 1024;
+/// A tile of cells half as long is quickly made.
+const LONGEST_CELL: usize = 32;
+/// Of the base, whatever the tiles take.
+const LARGEST_SIDE: usize = 4096;
+/// So many pairs are read at a time, about; and so many queries at least, which all threads share.
+const PAIRS_AT_A_TIME: usize = 1 << 24;
+const QUERIES_AT_A_TIME: usize = 1024;
+
+/// What is shown, and how it is pooled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shown {
+    /// Which numbers.
+    pub of: Of,
+    /// Only [`Pool::Max`], as [`picture::farthest_for_scores`] reads it, and [`Pool::Mean`] are known to pages.
+    pub pool: Pool,
+}
+
+impl Shown {
+    /// A map of cells of this length, to be bounded.
+    pub(super) fn map(self, cell: usize) -> Map {
+        Map::new(self.of).pool(picture::farthest_for_scores(self.of, self.pool)).cell(cell, cell)
+    }
+
+    /// Whether its numbers need maxima and sums.
+    pub(super) fn needs_stats(self) -> bool {
+        matches!(self.of, Of::Weights | Of::Influence)
+    }
+}
+
+/// How the levels of a head are cut into cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels {
+    /// Queries and keys.
+    pub lengths: (usize, usize),
+}
+
+impl Levels {
+    fn longest(self) -> usize {
+        self.lengths.0.max(self.lengths.1).max(1)
+    }
+
+    /// How many levels there are.
+    pub fn count(self) -> usize {
+        self.longest().next_power_of_two().trailing_zeros() as usize + 1
+    }
+
+    /// Queries and keys of a cell.
+    pub fn cell(self, level: usize) -> usize {
+        1 << (self.count() - 1 - level)
+    }
+
+    /// Queries and keys of a tile, if there is one at this place.
+    pub fn tile(self, level: usize, x: usize, y: usize) -> Option<[Range<usize>; 2]> {
+        if level >= self.count() {
+            return None;
+        }
+        let side = TILE * self.cell(level);
+        let range = |at: usize, length: usize| {
+            let start = at.checked_mul(side).filter(|&start| start < length)?;
+            Some(start..length.min(start.saturating_add(side)))
+        };
+        Some([range(y, self.lengths.0)?, range(x, self.lengths.1)?])
+    }
+
+    /// The level whose cells are kept.
+    pub(super) fn base(self) -> usize {
+        let cell = self.finest_within(SIDE).min(LONGEST_CELL).max(self.finest_within(LARGEST_SIDE));
+        self.count() - 1 - cell.trailing_zeros() as usize
+    }
+
+    fn cells(self, level: usize) -> (usize, usize) {
+        let cell = self.cell(level);
+        (self.lengths.0.div_ceil(cell), self.lengths.1.div_ceil(cell))
+    }
+
+    /// Queries and keys of a cell at the finest level that has no more than `side` of them on a side.
+    pub(super) fn finest_within(self, side: usize) -> usize {
+        self.longest().div_ceil(side).next_power_of_two()
+    }
+}
+
+/// All levels that are kept.
+pub(super) struct Pyramid {
+    shown: Shown,
+    levels: Levels,
+    /// Rows of the base, as far as they are known.
+    base: Vec<f32>,
+    /// The levels above the base, level 0 first; none until the base is whole.
+    above: Vec<Array2<f32>>,
+    /// The lowest and highest finite number of the base, for its colours.
+    ends: Option<(f32, f32)>,
+    stats: Stats,
+}
+
+impl Pyramid {
+    pub fn new(shown: Shown, levels: Levels) -> Self {
+        Self { shown, levels, base: Vec::new(), above: Vec::new(), ends: None, stats: Stats::default() }
+    }
+
+    fn width(&self) -> usize {
+        self.levels.cells(self.levels.base()).1
+    }
+
+    fn rows(&self) -> usize {
+        // A base without columns is whole from the beginning.
+        self.base.len().checked_div(self.width()).unwrap_or(self.levels.cells(self.levels.base()).0)
+    }
+
+    /// Of the base, how many rows are known, and how many there are.
+    pub fn progress(&self) -> (usize, usize) {
+        (self.rows(), self.levels.cells(self.levels.base()).0)
+    }
+
+    pub fn is_whole(&self) -> bool {
+        let (done, total) = self.progress();
+        done == total
+    }
+
+    /// Which queries are to be read next, and the map of them that is wanted.
+    pub fn next(&self) -> Option<(Range<usize>, Map)> {
+        let (len_query, len_key) = self.levels.lengths;
+        let cell = self.levels.cell(self.levels.base());
+        let start = self.rows() * cell;
+        let count = (PAIRS_AT_A_TIME / len_key.max(1)).max(QUERIES_AT_A_TIME).next_multiple_of(cell);
+        (!self.is_whole()).then(|| (start..len_query.min(start + count), self.shown.map(cell)))
+    }
+
+    /// Takes in what [`next`](Self::next) wanted.
+    pub fn take(&mut self, rows: &Array2<f64>, stats: Option<&Stats>) {
+        for x in rows.iter().map(|&x| narrowed(x)) {
+            self.base.push(x);
+            if x.is_finite() {
+                let (low, high) = self.ends.unwrap_or((x, x));
+                self.ends = Some((low.min(x), high.max(x)));
+            }
+        }
+        if let Some(stats) = stats {
+            self.stats.append(stats);
+        }
+        if self.is_whole() {
+            self.base.shrink_to_fit();
+            self.pool_upwards();
+        }
+    }
+
+    fn pool_upwards(&mut self) {
+        let base = self.levels.base();
+        for level in (0..base).rev() {
+            let below = self.kept(level + 1).expect("levels are made from below");
+            let pooled = halved(below, self.shown, self.levels, level + 1);
+            self.above.insert(0, pooled);
+        }
+    }
+
+    /// A level, if its cells are kept.
+    fn kept(&self, level: usize) -> Option<ArrayView2<'_, f32>> {
+        let base = self.levels.base();
+        if level == base {
+            return ArrayView2::from_shape((self.rows(), self.width()), &self.base).ok();
+        }
+        // While it is made, only the lowest are there.
+        let missing = base - self.above.len().min(base);
+        self.above.get(level.checked_sub(missing)?).map(|cells| cells.view())
+    }
+
+    /// The cells of a tile, if they are kept.
+    pub fn tile(&self, level: usize, x: usize, y: usize) -> Option<Array2<f64>> {
+        let kept = self.kept(level).filter(|_| self.is_whole())?;
+        let (rows, columns) = kept.dim();
+        let part = |at: usize, length: usize| (at * TILE).min(length)..((at + 1) * TILE).min(length);
+        let (rows, columns) = (part(y, rows), part(x, columns));
+        Some(kept.slice(s![rows, columns]).mapv(f64::from))
+    }
+
+    /// The whole at the finest level that has no more than `side` cells on a side, fewer than the base.
+    pub fn whole(&self, side: usize) -> Option<Array2<f64>> {
+        let cell = self.levels.finest_within(side);
+        let level = self.levels.count() - 1 - cell.trailing_zeros() as usize;
+        Some(self.kept(level).filter(|_| self.is_whole())?.mapv(f64::from))
+    }
+
+    /// Colours for what is known so far.
+    pub fn scale(&self) -> Scale {
+        let ends = self.ends.into_iter().flat_map(|(low, high)| [low, high]);
+        picture::colours(self.shown.of).scale(ends.map(f64::from))
+    }
+
+    /// Maxima and sums, once all are known.
+    pub fn stats(&self) -> Option<&Stats> {
+        (self.is_whole() && self.shown.needs_stats()).then_some(&self.stats)
+    }
+
+    /// What it takes, or will take.
+    pub fn bytes(&self) -> usize {
+        let (rows, columns) = self.levels.cells(self.levels.base());
+        let stats = if self.shown.needs_stats() { Stats::bytes(self.levels.lengths.0) } else { 0 };
+        rows * columns * size_of::<f32>() * 4 / 3 + stats
+    }
+}
+
+/// Finite numbers stay finite.
+fn narrowed(x: f64) -> f32 {
+    if x.is_finite() { x.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32 } else { x as f32 }
+}
+
+/// The level above a level: each cell stands for up to four.
+fn halved(below: ArrayView2<'_, f32>, shown: Shown, levels: Levels, level: usize) -> Array2<f32> {
+    let (rows, columns) = levels.cells(level - 1);
+    let cell = levels.cell(level);
+    // The cells at the ends stand for fewer pairs.
+    let pairs = |row: usize, column: usize| {
+        let length = |at: usize, length: usize| cell.min(length - at * cell) as f64;
+        length(row, levels.lengths.0) * length(column, levels.lengths.1)
+    };
+    Array2::from_shape_fn((rows, columns), |(row, column)| {
+        let four =
+            [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(down, across)| (2 * row + down, 2 * column + across));
+        let there = four.into_iter().filter_map(|at| Some((f64::from(*below.get(at)?), pairs(at.0, at.1))));
+        narrowed(pooled(there, shown))
+    })
+}
+
+/// Numbers that each stand for so many pairs. One that is NaN makes all so.
+fn pooled(numbers: impl Iterator<Item = (f64, f64)>, shown: Shown) -> f64 {
+    let larger = |a: f64, b: f64| match picture::farthest_for_scores(shown.of, shown.pool) {
+        Pool::Farthest => b.abs() > a.abs(),
+        _ => b > a,
+    };
+    if shown.pool == Pool::Mean {
+        let (sum, pairs) = numbers.fold((0.0, 0.0), |(sum, all), (x, pairs)| (sum + x * pairs, all + pairs));
+        return sum / pairs;
+    }
+    let most = numbers.map(|(x, _)| x).reduce(|a, b| match () {
+        () if a.is_nan() || b.is_nan() => f64::NAN,
+        () if larger(a, b) => b,
+        () => a,
+    });
+    most.unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pyramid of given numbers, read as it asks for them.
+    fn built(values: &Array2<f64>, shown: Shown) -> Pyramid {
+        let mut pyramid = Pyramid::new(shown, Levels { lengths: values.dim() });
+        let cell = pyramid.levels.cell(pyramid.levels.base());
+        while let Some((queries, _)) = pyramid.next() {
+            assert!(!queries.is_empty() && queries.start % cell == 0);
+            let rows = queries.len().div_ceil(cell);
+            let map = Array2::from_shape_fn((rows, values.ncols().div_ceil(cell)), |(row, column)| {
+                pool(values, shown, cell, (queries.start / cell + row, column))
+            });
+            assert!(pyramid.tile(0, 0, 0).is_none());
+            pyramid.take(&map, None);
+        }
+        pyramid
+    }
+
+    fn pool(values: &Array2<f64>, shown: Shown, cell: usize, (row, column): (usize, usize)) -> f64 {
+        let (rows, columns) = values.dim();
+        let part = |at: usize, length: usize| at * cell..length.min((at + 1) * cell);
+        pooled(values.slice(s![part(row, rows), part(column, columns)]).iter().map(|&x| (x, 1.0)), shown)
+    }
+
+    fn assert_levels(rows: usize, columns: usize, shown: Shown) {
+        let values =
+            Array2::from_shape_fn((rows, columns), |(i, j)| ((i * 37 + j * 101) % 997) as f64 - 500.0);
+        let pyramid = built(&values, shown);
+        let levels = pyramid.levels;
+        assert_eq!(levels.cell(levels.count() - 1), 1);
+        let (all_rows, all_columns) = levels.cells(0);
+        assert_eq!((all_rows, all_columns), (1, 1));
+        for level in 0..levels.count() {
+            let [queries, keys] = levels.tile(level, 0, 0).unwrap();
+            assert_eq!((queries.start, keys.start), (0, 0));
+            let Some(tile) = pyramid.tile(level, 0, 0) else {
+                assert!(level > levels.base());
+                continue;
+            };
+            for ((row, column), &x) in tile.indexed_iter() {
+                let want = pool(&values, shown, levels.cell(level), (row, column));
+                assert!(
+                    (x - want).abs() <= 1e-4 * want.abs().max(1.0),
+                    "{level} {row} {column}: {x}, {want}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_kept_level_is_that_of_all_pairs() {
+        let weights = |pool| Shown { of: Of::Weights, pool };
+        for (rows, columns) in [(1, 1), (5, 3), (300, 1000), (1025, 700), (2500, 1)] {
+            assert_levels(rows, columns, weights(Pool::Max));
+            assert_levels(rows, columns, weights(Pool::Mean));
+            assert_levels(rows, columns, Shown { of: Of::Scores, pool: Pool::Max });
+        }
+    }
+
+    #[test]
+    fn tiles_cover_a_level_and_no_more() {
+        let levels = Levels { lengths: (1000, 300) };
+        assert_eq!((levels.count(), levels.cell(0), levels.cell(10)), (11, 1024, 1));
+        assert_eq!(levels.tile(10, 1, 3), Some([768..1000, 256..300]));
+        assert_eq!((levels.tile(10, 2, 0), levels.tile(10, 0, 4), levels.tile(11, 0, 0)), (None, None, None));
+        assert_eq!(levels.tile(10, usize::MAX, 0), None);
+        assert_eq!(Levels { lengths: (0, 0) }.tile(0, 0, 0), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_so_is_a_tile() {
+        for (length, cell) in [(1, 1), (1024, 1), (1025, 2), (8000, 8), (100_000, 32), (1_000_000, 256)] {
+            let levels = Levels { lengths: (length, length) };
+            assert_eq!(levels.cell(levels.base()), cell);
+            assert!(levels.cells(levels.base()).0 <= LARGEST_SIDE);
+        }
+    }
+
+    #[test]
+    fn nan_stays_and_finite_numbers_stay_finite() {
+        let mut values = Array2::from_elem((4, 4), 1e300);
+        values[[3, 0]] = f64::NAN;
+        let pyramid = built(&values, Shown { of: Of::Scores, pool: Pool::Max });
+        assert!(pyramid.tile(0, 0, 0).unwrap()[[0, 0]].is_nan());
+        assert_eq!(pyramid.tile(1, 0, 0).unwrap()[[0, 0]], f64::from(f32::MAX));
+        assert_eq!(pyramid.whole(2).unwrap().dim(), (2, 2));
+    }
+
+    #[test]
+    fn without_queries_or_keys_there_is_nothing_to_read() {
+        for lengths in [(0, 5), (5, 0), (0, 0)] {
+            let pyramid = Pyramid::new(Shown { of: Of::Mask, pool: Pool::Max }, Levels { lengths });
+            assert!(pyramid.is_whole() && pyramid.next().is_none());
+        }
+    }
+}

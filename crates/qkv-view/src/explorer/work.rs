@@ -1,0 +1,152 @@
+//! What is done in the background, for as long as someone asks for it: pyramids first, and of these the one that is looked at; then the
+//! table of heads. Each piece is some queries of one head, so that a question never waits long.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use qkv::{HeadSummary, QuerySurvey};
+use serde_json::Value;
+
+use super::source::Opening;
+use super::{Building, Explorer, FRESH, Place, columns};
+
+/// Pairs and queries of a piece of a survey, about; and the least of queries, which all threads share.
+const PAIRS_AT_A_TIME: usize = 1 << 24;
+const QUERIES_AT_A_TIME: usize = 1024;
+/// How long to wait before looking whether anybody is left who could ask.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The table of heads of one batch, as far as it is known.
+pub(super) struct Survey {
+    pub batch: usize,
+    pub rows: Vec<Value>,
+    pub asked: Instant,
+    pub failed: Option<String>,
+    /// The queries of the next head that were looked at.
+    part: Vec<QuerySurvey>,
+    /// The tokens of the layer that was looked at last, in numbers.
+    ids: Option<(usize, Ids)>,
+}
+
+/// Tokens of queries and of keys, if they are known.
+type Ids = Option<Arc<(Vec<u32>, Vec<u32>)>>;
+
+impl Survey {
+    pub fn new(batch: usize) -> Self {
+        Self { batch, rows: Vec::new(), asked: Instant::now(), failed: None, part: Vec::new(), ids: None }
+    }
+}
+
+enum Piece {
+    Map(Arc<Building>),
+    Survey { batch: usize },
+}
+
+/// Works until the explorer is closed, or gone.
+pub(super) fn go_on(explorer: &Weak<Explorer>) {
+    while let Some(explorer) = explorer.upgrade() {
+        match explorer.next_piece() {
+            Ok(Some(Piece::Map(building))) => explorer.build(&building),
+            Ok(Some(Piece::Survey { batch })) => explorer.survey(batch),
+            Ok(None) => {}
+            Err(Closed) => return,
+        }
+    }
+}
+
+struct Closed;
+
+impl Explorer {
+    /// What is to be done next; waits for it, but not forever.
+    fn next_piece(&self) -> Result<Option<Piece>, Closed> {
+        let state = self.lock();
+        if state.closed {
+            return Err(Closed);
+        }
+        let wanted = state.maps.values().filter_map(|building| {
+            let built = building.lock();
+            let (done, total) = built.pyramid.progress();
+            let wanted = built.asked.elapsed() < FRESH && done < total && built.failed.is_none();
+            wanted.then_some(((built.looked_at, done > 0), building))
+        });
+        if let Some((_, building)) = wanted.max_by_key(|(urgency, _)| *urgency) {
+            return Ok(Some(Piece::Map(building.clone())));
+        }
+        let all = self.heads_of_all();
+        let wanted = state.surveys.iter().find(|survey| {
+            survey.asked.elapsed() < FRESH && survey.rows.len() < all && survey.failed.is_none()
+        });
+        if let Some(survey) = wanted {
+            return Ok(Some(Piece::Survey { batch: survey.batch }));
+        }
+        drop(self.wanted.wait_timeout(state, PATIENCE));
+        Ok(None)
+    }
+
+    fn build(&self, building: &Building) {
+        let Some((queries, map)) = building.lock().pyramid.next() else { return };
+        let opening = Opening { queries: Some(queries), ..building.place.opening() };
+        let turn = self.turns.background();
+        let read = self.layer_of(building.place).see(&opening, |head| {
+            let rows = head.map(&map, None)?;
+            let stats = building.shown.needs_stats().then(|| head.stats()).transpose()?;
+            Ok((rows, stats))
+        });
+        drop(turn);
+        let mut built = building.lock();
+        match read {
+            Ok((rows, stats)) => built.pyramid.take(&rows, stats.as_ref()),
+            Err(error) => built.failed = Some(error.to_string()),
+        }
+    }
+
+    fn survey(&self, batch: usize) {
+        let Some((place, done, ids)) = self.next_of_survey(batch) else { return };
+        let layer = self.layer_of(place);
+        let (len_query, len_key) = (layer.facts().len_query, layer.facts().len_key);
+        let count = (PAIRS_AT_A_TIME / len_key.max(1)).max(QUERIES_AT_A_TIME);
+        let queries = done..len_query.min(done + count);
+        let ended = queries.end == len_query;
+        let mut survey = qkv::Survey::new();
+        if let Some(ids) = &ids {
+            survey = survey.tokens(&ids.0, &ids.1);
+        }
+        let opening = Opening { queries: Some(queries), ..place.opening() };
+        let turn = self.turns.background();
+        let found = layer.see(&opening, |head| Ok(head.survey(&survey, None)?));
+        drop(turn);
+        let mut state = self.lock();
+        let Some(survey) = state.surveys.iter_mut().find(|survey| survey.batch == batch) else { return };
+        match found {
+            Ok(found) => survey.part.extend(found.rows),
+            Err(error) => survey.failed = Some(error.to_string()),
+        }
+        if ended && survey.failed.is_none() {
+            let summary = HeadSummary::of(&std::mem::take(&mut survey.part));
+            let entries = columns::entries(&summary, ids.is_some());
+            survey.rows.push(columns::row(layer.facts().layer, place.head, &entries));
+        }
+    }
+
+    /// The head that is surveyed, how many of its queries are done, and its tokens.
+    fn next_of_survey(&self, batch: usize) -> Option<(Place, usize, Ids)> {
+        let mut state = self.lock();
+        let survey = state.surveys.iter_mut().find(|survey| survey.batch == batch)?;
+        let mut head = survey.rows.len();
+        let heads = self.input.layers.iter().map(|layer| layer.facts().heads);
+        let layer = heads.into_iter().position(|heads| {
+            let is_here = head < heads;
+            head -= if is_here { 0 } else { heads };
+            is_here
+        })?;
+        let ids = match &survey.ids {
+            Some((known, ids)) if *known == layer => ids.clone(),
+            _ => {
+                let ids = self.input.layers[layer].tokens(batch).ids().map(Arc::new);
+                survey.ids = Some((layer, ids.clone()));
+                ids
+            }
+        };
+        Some((Place { layer, head, batch }, survey.part.len(), ids))
+    }
+}
