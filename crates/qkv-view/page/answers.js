@@ -46,12 +46,12 @@ function readHeadRow(row, names) {
   return read;
 }
 
-/** `{kind, low, high, colours}`. */
+/** `{kind, low, high, above, colours}`; `above`: there are numbers beyond the high end. */
 function readColours(scale) {
   const colours = readArray(scale?.colours, 'colours').map(String);
   const proper = colours.length > 1 && colours.every((one) => /^#[0-9a-f]{6}$/i.test(one));
   if (!SCALE_KINDS.includes(scale.kind) || !proper) throw new TypeError('the answer has no scale of colours');
-  return { kind: scale.kind, low: readNumber(scale.low), high: readNumber(scale.high), colours };
+  return { kind: scale.kind, low: readNumber(scale.low), high: readNumber(scale.high), above: scale.above === true, colours };
 }
 
 /**

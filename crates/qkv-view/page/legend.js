@@ -39,7 +39,7 @@ class Legend {
     const words = [SHOWN[of].name, KIND_WORDS[scale.kind]].filter((part) => part !== '');
     setText(this.name, words.join(', '));
     this.bar.style.backgroundImage = `linear-gradient(to right, ${scale.colours.join(', ')})`;
-    this.ticks.forEach((tick, at) => setText(tick, tickText(numberAt(TICKS[at], scale))));
+    this.ticks.forEach((tick, at) => setText(tick, `${scale.above && TICKS[at] === 1 ? '≥ ' : ''}${tickText(numberAt(TICKS[at], scale))}`));
   }
 }
 

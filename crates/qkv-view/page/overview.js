@@ -17,7 +17,7 @@ class Overview {
       this.pictures.mark(head);
       this.table.mark(head);
     };
-    this.pictures = new Thumbnails({ fetchPicture: (head, signal) => source.thumbnail({ ...head, batch: this.state.batch }, signal), open, hint });
+    this.pictures = new Thumbnails({ fetchPicture: ({ layer, head }, signal) => source.thumbnail({ layer, head, batch: this.state.batch }, signal), open, hint });
     this.table = new HeadTable({ sort: (column) => this.sort(column), open, hint });
     this.layOut();
   }

@@ -28,7 +28,7 @@ assets! {
     "head-table.js" "heatmap.css" "heatmap.js" "labels.js" "legend.js" "lesson.css" "lesson.js" "links.js" "live-source.js" "main.js"
     "map-bar.js" "map-colours.js" "map-frame.js" "map-keys.js" "map-loader.js" "map-overlay.js" "map-screen.js" "map-side.css"
     "map-tiles.js" "map-view.js" "map.css" "measure.js" "names.js" "numbers.js" "overview.js" "pointing.js" "readout.js"
-    "request-cache.js" "rulers.js" "search.js" "shell.js" "state.js" "strip.js" "style.css" "survey.js" "thumbnails.js" "told.js"
+    "request-cache.js" "rulers.js" "search.js" "shell.js" "state.js" "strip.js" "style.css" "survey.js" "thumbnails.js" "token-text.js" "told.js"
     "vendor/openseadragon.min.js" "why-scale.js" "why.css"
 }
 

@@ -100,8 +100,9 @@ impl Exporting<'_> {
         let cell = levels.finest_within(self.side);
         let cells: Array2<f64> = opened.map(&shown.map(cell), None)?;
         let scale = picture::colours(shown.of).scale(cells.iter().copied());
+        let above = cells.iter().any(|&x| x.is_finite() && x > scale.high());
         let png = picture::cells_png(&cells.view(), &scale);
-        Ok(json!({ "png": picture::uri(&png), "bin": cell, "scale": scale_json(&scale) }))
+        Ok(json!({ "png": picture::uri(&png), "bin": cell, "scale": scale_json((&scale, above)) }))
     }
 
     /// Each query's numbers, and its keys.

@@ -227,7 +227,7 @@ impl Explorer {
         }
         let building = self.building(place, Shown { of: Of::Weights, pool: Pool::Max });
         let built = building.ask(false)?;
-        let (cells, scale) = (built.pyramid.whole(THUMBNAIL), built.pyramid.scale());
+        let (cells, scale) = (built.pyramid.whole(THUMBNAIL), built.pyramid.scale().0.clone());
         drop(built);
         Ok(cells.map(|cells| self.painted(picture, &cells, &scale)))
     }
@@ -246,7 +246,7 @@ impl Explorer {
             "len_key": levels.lengths.1,
             "tile": TILE,
             "levels": levels.count(),
-            "scale": scale_json(&scale),
+            "scale": scale_json(scale),
             "done": done,
             "total": total,
             // The farthest level whose tiles are made when they are asked for.
@@ -424,12 +424,13 @@ fn below(what: &'static str, index: usize, count: usize) -> Result<(), Refusal> 
     }
 }
 
-/// A scale as pages draw it: its kind, its ends, and some of its colours.
-fn scale_json(scale: &Scale) -> Value {
+/// A scale as pages draw it: its kind, its ends, whether there are numbers above them, and some of its colours.
+fn scale_json((scale, above): (&Scale, bool)) -> Value {
     json!({
         "kind": scale.kind(),
         "low": number(scale.low()),
         "high": number(scale.high()),
+        "above": above,
         "colours": scale.samples(16),
     })
 }

@@ -24,6 +24,9 @@ const LARGEST_SIDE: usize = 4096;
 const PAIRS_AT_A_TIME: usize = 1 << 24;
 const QUERIES_AT_A_TIME: usize = 1024;
 
+/// Numbers of the base that are looked at to find colours.
+const SAMPLED: usize = 1 << 20;
+
 /// What is shown, and how it is pooled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shown {
@@ -105,14 +108,15 @@ pub(super) struct Pyramid {
     base: Vec<f32>,
     /// The levels above the base, level 0 first; none until the base is whole.
     above: Vec<Array2<f32>>,
-    /// The lowest and highest finite number of the base, for its colours.
-    ends: Option<(f32, f32)>,
+    /// Colours for what is known so far, and whether there are numbers above them.
+    scale: (Scale, bool),
     stats: Stats,
 }
 
 impl Pyramid {
     pub fn new(shown: Shown, levels: Levels) -> Self {
-        Self { shown, levels, base: Vec::new(), above: Vec::new(), ends: None, stats: Stats::default() }
+        let scale = (picture::colours(shown.of).scale([].into_iter()), false);
+        Self { shown, levels, base: Vec::new(), above: Vec::new(), scale, stats: Stats::default() }
     }
 
     fn width(&self) -> usize {
@@ -145,17 +149,17 @@ impl Pyramid {
 
     /// Takes in what [`next`](Self::next) wanted.
     pub fn take(&mut self, rows: &Array2<f64>, stats: Option<&Stats>) {
-        for x in rows.iter().map(|&x| narrowed(x)) {
-            self.base.push(x);
-            if x.is_finite() {
-                let (low, high) = self.ends.unwrap_or((x, x));
-                self.ends = Some((low.min(x), high.max(x)));
-            }
-        }
+        let is_first = self.base.is_empty();
+        self.base.extend(rows.iter().map(|&x| narrowed(x)));
         if let Some(stats) = stats {
             self.stats.append(stats);
         }
-        if self.is_whole() {
+        let is_whole = self.is_whole();
+        // While it is built, colours stay those of its first part.
+        if is_whole || is_first {
+            self.scale = self.coloured();
+        }
+        if is_whole {
             self.base.shrink_to_fit();
             self.pool_upwards();
         }
@@ -197,10 +201,21 @@ impl Pyramid {
         Some(self.kept(level).filter(|_| self.is_whole())?.mapv(f64::from))
     }
 
-    /// Colours for what is known so far.
-    pub fn scale(&self) -> Scale {
-        let ends = self.ends.into_iter().flat_map(|(low, high)| [low, high]);
-        picture::colours(self.shown.of).scale(ends.map(f64::from))
+    /// Colours for what is known so far, and whether there are numbers above them.
+    pub fn scale(&self) -> (&Scale, bool) {
+        (&self.scale.0, self.scale.1)
+    }
+
+    fn coloured(&self) -> (Scale, bool) {
+        let all = || self.base.iter().map(|&x| f64::from(x));
+        // Where a scale is trimmed, some of very many numbers say where; an odd step meets all columns.
+        let step = match self.shown.of {
+            Of::Weights | Of::Influence => self.base.len().div_ceil(SAMPLED) | 1,
+            Of::Mask | Of::Scores | Of::Scaled => 1,
+        };
+        let scale = picture::colours(self.shown.of).scale(all().step_by(step));
+        let above = all().any(|x| x.is_finite() && x > scale.high());
+        (scale, above)
     }
 
     /// Maxima and sums, once all are known.

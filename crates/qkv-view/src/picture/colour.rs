@@ -56,6 +56,7 @@ pub struct Colours {
     map: Map,
     shape: Shape,
     range: Option<(f64, f64)>,
+    trimmed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,12 +69,12 @@ enum Shape {
 impl Colours {
     /// From a low to a high number, those of the matrix unless a [`range`](Self::range) is given: for weights.
     pub fn sequential() -> Self {
-        Self { map: Map::Viridis, shape: Shape::Linear, range: None }
+        Self { map: Map::Viridis, shape: Shape::Linear, range: None, trimmed: false }
     }
 
     /// Red below 0, white at 0, blue above, as far to either side: for scores and differences.
     pub fn diverging() -> Self {
-        Self { map: Map::RedBlue, shape: Shape::Diverging, range: None }
+        Self { map: Map::RedBlue, shape: Shape::Diverging, range: None, trimmed: false }
     }
 
     /// Another colour map.
@@ -91,6 +92,13 @@ impl Colours {
         self
     }
 
+    /// Of many numbers, the scale ends at the one that only a thousandth of those above 0 exceed: a few very large ones, such as
+    /// the weight of the first query that has one key, do not make all others dark. A range that is given stays.
+    pub fn trimmed(mut self) -> Self {
+        self.trimmed = true;
+        self
+    }
+
     /// The ends of the scale; of a diverging one, the larger of both to either side. A range of numbers that are not
     /// finite is none.
     pub fn range(mut self, low: f64, high: f64) -> Self {
@@ -102,8 +110,14 @@ impl Colours {
     /// they are 0 or there is none, from 0 to 1.
     pub fn scale(&self, values: impl Iterator<Item = f64>) -> Scale {
         let (low, high) = self.range.unwrap_or_else(|| {
-            let finite = values.filter(|x| x.is_finite());
-            finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)))
+            let mut positive = Vec::new();
+            let ends = values.filter(|x| x.is_finite()).fold(NO_ENDS, |(low, high), x| {
+                if self.trimmed && x > 0.0 {
+                    positive.push(x);
+                }
+                (low.min(x), high.max(x))
+            });
+            (ends.0, trimmed_high(&mut positive).unwrap_or(ends.1))
         });
         let (low, high) = match (low, high) {
             (low, high) if low > high || (low == 0.0 && high == 0.0) => (0.0, 1.0),
@@ -120,6 +134,16 @@ impl Colours {
         };
         Scale { low, high, shape: self.shape, palette: self.map.palette() }
     }
+}
+
+const NO_ENDS: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
+
+/// What a thousandth of some numbers exceed, if they are many.
+fn trimmed_high(numbers: &mut [f64]) -> Option<f64> {
+    const MANY: usize = 4000;
+    let above = numbers.len() / 1000;
+    let at = numbers.len().checked_sub(above + 1).filter(|_| numbers.len() >= MANY)?;
+    Some(*numbers.select_nth_unstable_by(at, f64::total_cmp).1)
 }
 
 /// Numbers and their colours.
@@ -262,6 +286,19 @@ mod tests {
         assert_eq!(ends(Colours::sequential().range(1.0, 0.0), &values), (0.0, 1.0));
         assert_eq!(ends(Colours::sequential().range(0.0, f64::NAN), &values), (0.25, 0.75));
         assert_eq!(ends(Colours::diverging(), &[-3.0, -1.0]), (-3.0, 3.0));
+    }
+
+    #[test]
+    fn a_few_very_large_numbers_are_trimmed_of_many_but_not_of_few() {
+        let mut values: Vec<f64> = (0..5000).map(f64::from).collect();
+        values[..3].fill(1e9);
+        let trimmed = Colours::sequential().trimmed();
+        // 4999 are above 0, and the largest four are left out.
+        assert_eq!(ends(trimmed, &values), (3.0, 4998.0));
+        assert_eq!(ends(trimmed, &values[..2000]), (3.0, 1e9));
+        assert_eq!(ends(Colours::sequential(), &values), (3.0, 1e9));
+        assert_eq!(ends(trimmed.range(0.0, 2.0), &values), (0.0, 2.0));
+        assert_eq!(ends(trimmed, &vec![0.0; 9000]), (0.0, 1.0));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn colours(of: Of) -> Colours {
     match of {
         Of::Mask => Colours::sequential().map(Map::Blues).range(0.0, 1.0),
         Of::Scores | Of::Scaled => Colours::diverging(),
-        Of::Weights | Of::Influence => Colours::sequential().square_root(),
+        Of::Weights | Of::Influence => Colours::sequential().square_root().trimmed(),
     }
 }
 
