@@ -12,6 +12,8 @@ function visibleWord(word) {
   if (word === '') return '“”';
   const picture = (letter) => {
     const code = letter.codePointAt(0);
+    if (letter === '\n') return '↵';
+    if (letter === '\t') return '⇥';
     if (code < 0x20) return String.fromCodePoint(0x2400 + code);
     if (code === 0x7f) return '␡';
     // Letters that turn the order of those after them, or that nobody sees; joiners belong to words and pictures.

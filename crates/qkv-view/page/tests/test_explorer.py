@@ -507,7 +507,7 @@ def test_labels_are_text_whatever_they_hold(explore):
     page = explore("odd", "explorer&head=0&q=8")
     page.wait_for_selector(".pair")
     settled(page)
-    visible = ["</script><b>", "␊", "“”", "␣", *HOSTILE[4:10], "�evil", "Ġthe"]
+    visible = ["</script><b>", "↵", "“”", "␣", *HOSTILE[4:10], "�evil", "Ġthe"]
     for side in ["left", "top"]:
         labels = page.eval_on_selector_all(
             f".ruler-{side} .ruler-label:not([hidden])",
