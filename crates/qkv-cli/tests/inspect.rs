@@ -246,7 +246,7 @@ fn a_map_says_what_its_cells_stand_for() {
         ran.out
     );
     let svg = std::fs::read_to_string(&output).unwrap();
-    assert!(svg.contains("Influence, head 0") && svg.contains("causal, top-left"), "{svg}");
+    assert!(svg.contains("Influence, head 0") && svg.contains("causal top-left"), "{svg}");
     for (of, pool, title) in [
         ("mask", "mean", "Who may attend whom"),
         ("scores", "max", "Scores"),

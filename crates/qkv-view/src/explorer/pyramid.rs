@@ -299,7 +299,7 @@ mod tests {
 
     fn assert_levels(rows: usize, columns: usize, shown: Shown) {
         let values =
-            Array2::from_shape_fn((rows, columns), |(i, j)| ((i * 37 + j * 101) % 997) as f64 - 500.0);
+            Array2::from_shape_fn((rows, columns), |(i, j)| ((i * 37 + j * 101) % 997) as f64 - 500.25);
         let pyramid = built(&values, shown);
         let levels = pyramid.levels;
         assert_eq!(levels.cell(levels.count() - 1), 1);
