@@ -1,16 +1,14 @@
 //! `qkv map`: a picture of one head, or a page of all heads, of any length.
 
 use std::io::Write;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use ndarray::Array2;
-use qkv::{Map, Of, Pool};
-use qkv_view::explorer::{Facts, Layer, Opening};
-use qkv_view::picture::{self, Heatmap, Sheet};
+use qkv::{Of, Pool};
+use qkv_view::explorer::{self, Drawing, Facts, Layer};
+use qkv_view::picture::{self, Sheet};
 use qkv_view::show;
 
 use crate::explore;
@@ -110,39 +108,28 @@ impl Shown {
 }
 
 impl Arguments {
-    fn map(&self, default_size: usize) -> Map {
-        let size = self.size.unwrap_or(default_size);
-        Map::new(self.of.of()).pool(self.pool()).size(size, size)
-    }
-
-    fn pool(&self) -> Pool {
+    fn shown(&self) -> explorer::Shown {
         let pool = match self.pool {
             Pooled::Max => Pool::Max,
             Pooled::Mean => Pool::Mean,
             Pooled::Sum => Pool::Sum,
         };
-        picture::farthest_for_scores(self.of.of(), pool)
+        explorer::Shown { of: self.of.of(), pool }
     }
 
-    /// What a cell stands for, where it stands for more than one number.
-    fn cells(&self, cells: (usize, usize), pairs: (usize, usize)) -> String {
-        if cells == pairs {
-            return String::new();
-        }
-        let pooled = match self.pool() {
-            Pool::Max => "the largest",
-            Pool::Mean => "the mean",
-            Pool::Sum => "the sum",
-            Pool::Farthest => "the number farthest from 0",
+    fn drawing(&self, facts: &Facts, head: usize, default_size: usize) -> anyhow::Result<Drawing> {
+        let within = |span: Option<Span>, length, option| match span {
+            Some(span) => span.within(length, option),
+            None => Ok(0..length),
         };
-        let each = |pairs: usize, cells: usize| pairs.div_ceil(cells.max(1));
-        format!(
-            "; {} × {} cells, each {pooled} of up to {} × {} pairs",
-            cells.0,
-            cells.1,
-            each(pairs.0, cells.0),
-            each(pairs.1, cells.1)
-        )
+        Ok(Drawing {
+            batch: self.head.batch,
+            head,
+            shown: self.shown(),
+            size: self.size.unwrap_or(default_size),
+            queries: within(self.queries, facts.len_query, "--queries")?,
+            keys: within(self.keys, facts.len_key, "--keys")?,
+        })
     }
 }
 
@@ -174,61 +161,24 @@ fn one(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
     let opened = explore::open_one(&arguments.input, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
     let layer = &opened.layers[0];
-    let facts = layer.facts();
-    arguments.head.check(facts.batches, facts.heads)?;
-    let HeadOptions { head, batch } = arguments.head;
-    let (queries, keys) = rectangle(facts, arguments)?;
-    let place = Opening { batch, head, queries: Some(queries.clone()), stats: None };
-    let map = arguments.map(SIZE).keys(keys.clone());
+    arguments.head.check(layer.facts().batches, layer.facts().heads)?;
+    let drawing = arguments.drawing(layer.facts(), arguments.head.head, SIZE)?;
     let numbers = {
         let progress = Progress::new("drawing");
         let mut report = |done, total| progress.report(done, total);
-        layer.see(&place, |head| Ok(head.map(&map, Some(&mut report))?))?
+        layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?
     };
-    Ok(drawn(layer, arguments, (queries, keys), &numbers))
-}
-
-/// The rectangle of a picture.
-fn rectangle(facts: &Facts, arguments: &Arguments) -> anyhow::Result<(Range<usize>, Range<usize>)> {
-    let within = |span: Option<Span>, length, option| match span {
-        Some(span) => span.within(length, option),
-        None => Ok(0..length),
-    };
-    let queries = within(arguments.queries, facts.len_query, "--queries")?;
-    Ok((queries, within(arguments.keys, facts.len_key, "--keys")?))
-}
-
-fn drawn(
-    layer: &explore::Layer,
-    arguments: &Arguments,
-    (queries, keys): (Range<usize>, Range<usize>),
-    numbers: &Array2<f64>,
-) -> Drawn {
-    let (facts, of) = (layer.facts(), arguments.of.of());
-    let HeadOptions { head, batch } = arguments.head;
-    let of_batch = if facts.batches > 1 { format!(" of batch {batch}") } else { String::new() };
-    let cells = arguments.cells(numbers.dim(), (queries.len(), keys.len()));
-    let pairs = format!("{} × {}", show::count(queries.len(), "query"), show::count(keys.len(), "key"));
-    let masks: String = facts.masks.iter().map(|mask| format!("; {mask}")).collect();
-    let [query_axis, key_axis] = layer.tokens(batch).axes(queries, keys);
-    let svg = Heatmap::new(numbers.view())
-        .title(format!("{}, head {head}{of_batch}", picture::title(of)))
-        .subtitle(format!("{}: {pairs}{masks}{cells}", layer.title()))
-        .queries(query_axis)
-        .keys(key_axis)
-        .quantity(picture::quantity(of))
-        .colours(picture::colours(of))
-        .svg();
+    let svg = drawing.svg(layer, &arguments.input.path.display().to_string(), &numbers);
     let (rows, columns) = numbers.dim();
-    let told = format!("head     {head}{of_batch}: {}, {pairs}{cells}", picture::title(of).to_lowercase());
-    (svg, if rows.max(columns) < SMALL { 2.0 } else { 1.0 }, told)
+    let scale = if rows.max(columns) < SMALL { 2.0 } else { 1.0 };
+    Ok((svg, scale, format!("head     {}", drawing.words(layer, &numbers))))
 }
 
 fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
     let opened = explore::open(&arguments.input, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
     let layers = &opened.layers;
-    let (of, map) = (arguments.of.of(), arguments.map(THUMBNAIL));
+    let of = arguments.of.of();
     let count = layers.iter().map(|layer| layer.facts().heads).sum();
     let progress = Progress::new("drawing");
     let mut thumbnails = Vec::new();
@@ -236,9 +186,9 @@ fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
         let facts = layer.facts();
         below("--batch", arguments.head.batch, facts.batches)?;
         for head in 0..facts.heads {
-            let place = Opening { batch: arguments.head.batch, head, ..Opening::default() };
+            let drawing = arguments.drawing(facts, head, THUMBNAIL)?;
             let mut report = progress.part(thumbnails.len(), count);
-            let numbers = layer.see(&place, |head| Ok(head.map(&map, Some(&mut report))?))?;
+            let numbers = layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?;
             let of_layer = facts.layer.map_or(String::new(), |layer| format!("layer {layer}, "));
             thumbnails.push((numbers, format!("{of_layer}head {head}")));
         }
@@ -252,7 +202,7 @@ fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
             arguments.input.path.display(),
             show::count(len_query, "query"),
             show::count(len_key, "key"),
-            arguments.cells((size.min(len_query), size.min(len_key)), (len_query, len_key))
+            arguments.shown().cells((size.min(len_query), size.min(len_key)), (len_query, len_key))
         ))
         .quantity(picture::quantity(of))
         .colours(picture::colours(of));

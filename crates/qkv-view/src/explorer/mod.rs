@@ -5,9 +5,10 @@
 //! someone asks for it: the [pyramid](Levels) of a map, and the table of heads. No matrix is ever stored.
 //!
 //! `source.rs` says what is explored, `pyramid.rs` holds the levels of one map, `ranks.rs` and `columns.rs` are the
-//! answers that commands give too, `work.rs` does the passes, `export.rs` makes all of it into one file.
+//! answers that commands give too, as are the pictures of `drawing.rs`; `work.rs` does the passes, `export.rs` makes all of it into one file.
 
 mod columns;
+mod drawing;
 mod export;
 mod pyramid;
 mod ranks;
@@ -25,6 +26,7 @@ use qkv::{Of, Pool};
 use serde_json::{Value, json};
 
 pub use columns::{COLUMNS, Entry, entries, row};
+pub use drawing::Drawing;
 pub use export::exported;
 pub use pyramid::{Levels, Shown, TILE};
 pub use ranks::{KeyRanks, QueryRanks, Ranked};
