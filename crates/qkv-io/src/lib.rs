@@ -3,7 +3,7 @@
 //! [`read`] maps a file into memory and gives its arrays by name. An array whose bytes lie in the file as the
 //! processor wants them (its own byte order, aligned) is viewed where it is, without a copy, in C or in Fortran
 //! order; any other array is copied once. [`write()`] puts arrays of any strides into a file, which appears under
-//! its name complete or not at all.
+//! its name complete or not at all; [`StreamWriter`] does so with arrays that come one after the other.
 //!
 //! A file is not trusted: whatever its bytes, reading ends in arrays or in an [`Error`] that names the file and
 //! what would help, and takes memory in proportion to the file's size and the arrays that are truly in it.
@@ -38,6 +38,7 @@ mod npz;
 mod read;
 mod safetensors;
 mod source;
+mod stream;
 mod tensor;
 mod write;
 
@@ -48,5 +49,6 @@ pub use error::{Error, Fault};
 pub use format::Format;
 pub use read::{Bundle, ReadOptions, read, read_bytes};
 pub use source::Bytes;
+pub use stream::StreamWriter;
 pub use tensor::{Tensor, TensorView};
 pub use write::{WriteOptions, check_target, write, write_bytes};

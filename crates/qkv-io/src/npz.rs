@@ -132,7 +132,7 @@ fn archive_fault(error: ZipError) -> Fault {
 
 /// Writes each array as a stored member, its elements aligned so that a map of the file can view them.
 pub(crate) fn write(output: &mut Output<'_>, arrays: &[(&str, TensorView<'_>)]) -> Result<(), Fault> {
-    check_names(arrays, Format::Npz, |name| {
+    check_names(arrays.iter().map(|&(name, _)| name), Format::Npz, |name| {
         // What the zip format's two-byte length leaves for the name.
         if name.len() > usize::from(u16::MAX) - ".npy".len() {
             Some("it is longer than 65531 bytes")

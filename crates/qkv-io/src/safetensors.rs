@@ -214,43 +214,75 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
-/// Writes the header in the order given, and the elements of the widest dtypes first: as the header is padded to 8
-/// bytes, each array is then aligned for its dtype.
+/// Writes the header in the order given, and the elements as [`arranged`] has them.
 pub(crate) fn write(
     output: &mut Output<'_>,
     arrays: &[(&str, TensorView<'_>)],
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), Fault> {
-    check_names(arrays, Format::Safetensors, |name| (name == METADATA).then_some("it is the metadata's"))?;
-    let mut by_width: Vec<usize> = (0..arrays.len()).collect();
-    by_width.sort_by_key(|&index| std::cmp::Reverse(arrays[index].1.dtype().size()));
-    let mut offsets = vec![(0, 0); arrays.len()];
+    let entry = |(name, view): &'_ (&'_ str, TensorView<'_>)| Entry {
+        name: name.to_string(),
+        dtype: view.dtype(),
+        shape: view.shape().to_vec(),
+        nbytes: view.nbytes(),
+    };
+    let entries: Vec<Entry> = arrays.iter().map(entry).collect();
+    let Arrangement { head, order } = arranged(&entries, metadata)?;
+    output.file.write_all(&head).map_err(Output::failed)?;
+    let cancelled = output.cancelled;
+    order.into_iter().try_for_each(|index| write_elements(&mut output.file, &arrays[index].1, cancelled))
+}
+
+/// An array as the header tells of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub nbytes: u64,
+}
+
+/// How arrays lie in a file.
+pub(crate) struct Arrangement {
+    /// All bytes before the elements.
+    pub head: Vec<u8>,
+    /// Which array's elements come first, second and so on.
+    pub order: Vec<usize>,
+}
+
+/// The elements of the widest dtypes come first: as the header is padded to 8 bytes, each array is then aligned for its dtype.
+///
+/// # Errors
+/// If names do not differ or one is the metadata's, or the header is longer than the format allows.
+pub(crate) fn arranged(entries: &[Entry], metadata: &BTreeMap<String, String>) -> Result<Arrangement, Fault> {
+    let names = entries.iter().map(|entry| entry.name.as_str());
+    check_names(names, Format::Safetensors, |name| (name == METADATA).then_some("it is the metadata's"))?;
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(entries[index].dtype.size()));
+    let mut offsets = vec![(0, 0); entries.len()];
     let mut end = 0u64;
-    for &index in &by_width {
+    for &index in &order {
         let begin = end;
-        end = end.saturating_add(arrays[index].1.nbytes());
+        end = end.saturating_add(entries[index].nbytes);
         offsets[index] = (begin, end);
     }
 
-    let mut entries = Vec::with_capacity(arrays.len() + 1);
+    let mut members = Vec::with_capacity(entries.len() + 1);
     if !metadata.is_empty() {
-        entries.push(format!("{}:{}", json(METADATA), json(metadata)));
+        members.push(format!("{}:{}", json(METADATA), json(metadata)));
     }
-    for ((name, view), (begin, end)) in arrays.iter().zip(offsets) {
-        let (dtype, shape) = (view.dtype().safetensors_name(), json(view.shape()));
+    for (Entry { name, dtype, shape, .. }, (begin, end)) in entries.iter().zip(offsets) {
+        let (dtype, shape) = (dtype.safetensors_name(), json(shape));
         let info = format!("{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{begin},{end}]}}");
-        entries.push(format!("{}:{info}", json(name)));
+        members.push(format!("{}:{info}", json(name)));
     }
-    let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
+    let mut header = format!("{{{}}}", members.join(",")).into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     let length = header.len() as u64;
     if length > MAX_HEADER_BYTES {
         return Err(Fault::HeaderTooLong { length });
     }
-    output.file.write_all(&length.to_le_bytes()).map_err(Output::failed)?;
-    output.file.write_all(&header).map_err(Output::failed)?;
-    let cancelled = output.cancelled;
-    by_width.into_iter().try_for_each(|index| write_elements(&mut output.file, &arrays[index].1, cancelled))
+    Ok(Arrangement { head: [&length.to_le_bytes()[..], &header].concat(), order })
 }
 
 fn json(value: &(impl serde::Serialize + ?Sized)) -> String {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// Bytes between two looks at whether to stop.
-const BLOCK_BYTES: usize = 1 << 20;
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
 
 /// A question that is asked while writing: stop?
 pub(crate) type Cancelled<'a> = Option<&'a dyn Fn() -> bool>;
@@ -24,7 +24,7 @@ pub(crate) type Cancelled<'a> = Option<&'a dyn Fn() -> bool>;
 /// How to write a file.
 #[derive(Clone, Default)]
 pub struct WriteOptions<'a> {
-    metadata: BTreeMap<String, String>,
+    pub(crate) metadata: BTreeMap<String, String>,
     cancelled: Cancelled<'a>,
 }
 
@@ -109,7 +109,7 @@ pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8], options: &WriteOptions<
     written.map_err(|fault| Error::new(path, fault))
 }
 
-fn whole_or_not_at_all(
+pub(crate) fn whole_or_not_at_all(
     path: &Path,
     options: &WriteOptions<'_>,
     write: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
@@ -137,21 +137,23 @@ fn check_arrays(
     if !format.has_metadata() && !options.metadata.is_empty() {
         return Err(Fault::NoMetadata { format });
     }
-    for (name, view) in arrays {
-        let shape: Vec<u64> = view.shape().iter().map(|&length| length as u64).collect();
-        Layout::new(view.dtype(), &shape).map_err(|fault| fault.in_array(name))?;
-    }
-    Ok(())
+    arrays.iter().try_for_each(|(name, view)| check_array(name, view))
+}
+
+/// That an array of this shape can be in a file.
+pub(crate) fn check_array(name: &str, view: &TensorView<'_>) -> Result<(), Fault> {
+    let shape: Vec<u64> = view.shape().iter().map(|&length| length as u64).collect();
+    Layout::new(view.dtype(), &shape).map(drop).map_err(|fault| fault.in_array(name))
 }
 
 /// Checks that names differ, and asks `reason` why the format cannot hold one.
-pub(crate) fn check_names(
-    arrays: &[(&str, TensorView<'_>)],
+pub(crate) fn check_names<'n>(
+    names: impl IntoIterator<Item = &'n str>,
     format: Format,
     reason: impl Fn(&str) -> Option<&'static str>,
 ) -> Result<(), Fault> {
     let mut seen = HashSet::new();
-    for &(name, _) in arrays {
+    for name in names {
         if let Some(reason) = reason(name) {
             return Err(Fault::BadName { name: name.to_string(), format, reason });
         }
@@ -176,15 +178,15 @@ impl Output<'_> {
 }
 
 /// Where the file is to appear.
-struct Target {
+pub(crate) struct Target {
     path: PathBuf,
-    directory: PathBuf,
+    pub directory: PathBuf,
     /// The permissions of the file that is there.
     permissions: Option<fs::Permissions>,
 }
 
 impl Target {
-    fn of(path: &Path) -> Result<Self, Fault> {
+    pub fn of(path: &Path) -> Result<Self, Fault> {
         // Through links, so that what they lead to is replaced and not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let permissions = match fs::metadata(&path) {
@@ -231,7 +233,7 @@ impl Target {
     }
 }
 
-fn check_cancelled(cancelled: Cancelled<'_>) -> Result<(), Fault> {
+pub(crate) fn check_cancelled(cancelled: Cancelled<'_>) -> Result<(), Fault> {
     match cancelled {
         Some(question) if question() => Err(Fault::Cancelled),
         _ => Ok(()),
