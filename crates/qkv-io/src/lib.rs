@@ -51,4 +51,4 @@ pub use read::{Bundle, ReadOptions, read, read_bytes};
 pub use source::Bytes;
 pub use stream::StreamWriter;
 pub use tensor::{Tensor, TensorView};
-pub use write::{WriteOptions, check_target, write, write_bytes};
+pub use write::{WriteOptions, check_target, copy, write, write_bytes};

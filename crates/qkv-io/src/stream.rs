@@ -5,11 +5,10 @@
 //! in [`write()`](crate::write()). Until then the disk holds the elements twice.
 
 use crate::safetensors::{Arrangement, Entry, arranged};
-use crate::write::{BLOCK_BYTES, Output, Target, check_array, check_cancelled};
-use crate::write::{whole_or_not_at_all, write_elements};
+use crate::write::{Output, Target, check_array, whole_or_not_at_all, write_elements};
 use crate::{Error, Fault, Format, TensorView, WriteOptions};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// A `.safetensors` file that arrays are appended to. It appears under its name, whole, with [`finish`](Self::finish); one that is
@@ -106,16 +105,7 @@ impl StreamWriter {
         for index in order {
             let mut elements = &self.elements;
             elements.seek(SeekFrom::Start(begins[index])).map_err(Output::failed)?;
-            let mut left = self.entries[index].nbytes;
-            while left > 0 {
-                check_cancelled(output.cancelled)?;
-                let block = left.min(BLOCK_BYTES as u64);
-                let copied = io::copy(&mut elements.take(block), &mut output.file).map_err(Output::failed)?;
-                if copied < block {
-                    return Err(Output::failed(io::ErrorKind::UnexpectedEof.into()));
-                }
-                left -= block;
-            }
+            output.copy(elements, self.entries[index].nbytes)?;
         }
         Ok(())
     }

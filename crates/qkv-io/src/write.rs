@@ -11,12 +11,12 @@ use crate::{Error, Fault, Format, TensorView, npy, npz, safetensors};
 use ndarray::ArrayViewD;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// Bytes between two looks at whether to stop.
-pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// A question that is asked while writing: stop?
 pub(crate) type Cancelled<'a> = Option<&'a dyn Fn() -> bool>;
@@ -109,6 +109,26 @@ pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8], options: &WriteOptions<
     written.map_err(|fault| Error::new(path, fault))
 }
 
+/// Copies a file, as [`write()`] writes arrays: the copy appears complete or not at all. Metadata is not looked at.
+///
+/// # Errors
+/// If `source` cannot be read, and as [`write()`], for what depends on the target alone.
+pub fn copy(
+    source: impl AsRef<Path>,
+    path: impl AsRef<Path>,
+    options: &WriteOptions<'_>,
+) -> Result<(), Error> {
+    let (source, path) = (source.as_ref(), path.as_ref());
+    let opened = File::open(source).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (bytes, file) = opened.map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        let fault = if missing { Fault::NotFound } else { Fault::Io { action: "open", source: error } };
+        Error::new(source, fault)
+    })?;
+    let copied = whole_or_not_at_all(path, options, |output| output.copy(&file, bytes));
+    copied.map_err(|fault| Error::new(path, fault))
+}
+
 pub(crate) fn whole_or_not_at_all(
     path: &Path,
     options: &WriteOptions<'_>,
@@ -175,6 +195,21 @@ impl Output<'_> {
     pub fn failed(source: io::Error) -> Fault {
         Fault::Io { action: "write", source }
     }
+
+    /// Writes the next `bytes` of a file.
+    pub fn copy(&mut self, source: &File, bytes: u64) -> Result<(), Fault> {
+        let mut left = bytes;
+        while left > 0 {
+            check_cancelled(self.cancelled)?;
+            let block = left.min(BLOCK_BYTES as u64);
+            let copied = io::copy(&mut source.take(block), &mut self.file).map_err(Self::failed)?;
+            if copied < block {
+                return Err(Self::failed(io::ErrorKind::UnexpectedEof.into()));
+            }
+            left -= block;
+        }
+        Ok(())
+    }
 }
 
 /// Where the file is to appear.
@@ -233,7 +268,7 @@ impl Target {
     }
 }
 
-pub(crate) fn check_cancelled(cancelled: Cancelled<'_>) -> Result<(), Fault> {
+fn check_cancelled(cancelled: Cancelled<'_>) -> Result<(), Fault> {
     match cancelled {
         Some(question) if question() => Err(Fault::Cancelled),
         _ => Ok(()),

@@ -1,8 +1,10 @@
 //! The engine's errors as Python's, in the names that Python has for arguments.
 
 use pyo3::PyErr;
+use pyo3::exceptions::{PyFileNotFoundError, PyIsADirectoryError, PyOSError, PyPermissionError};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use qkv::Error;
+use qkv_io::Fault;
 
 /// Why a call did not finish.
 pub enum Stop {
@@ -46,4 +48,20 @@ fn said(argument: &str, got: &str, wanted: &str, hint: Option<String>) -> String
     };
     let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
     format!("{argument}: got {got}, want {wanted}{hint}")
+}
+
+/// The exception for a file that could not be read or written; its text names the file.
+pub fn of_file(error: qkv_io::Error) -> PyErr {
+    let text = error.to_string();
+    match error.fault() {
+        // Python makes FileNotFoundError and the like of the number.
+        Fault::Io { source, .. } => match source.raw_os_error() {
+            Some(number) => PyOSError::new_err((number, text)),
+            None => PyOSError::new_err(text),
+        },
+        Fault::NotFound | Fault::NoDirectory { .. } => PyFileNotFoundError::new_err(text),
+        Fault::IsDirectory => PyIsADirectoryError::new_err(text),
+        Fault::ReadOnly => PyPermissionError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
 }

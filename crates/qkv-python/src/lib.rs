@@ -1,7 +1,7 @@
 //! The Python package `qkv`: parse, let go of the interpreter, call, map the error.
 //!
 //! `source.rs` reads what Python hands in, as what `array.rs` describes; `options.rs` reads arguments; `call.rs` is one call; `pool.rs`
-//! has the threads. What needs torch, Transformers or ONNX is written in Python, beside this.
+//! has the threads, `recording.rs` files. What needs torch, Transformers or ONNX is written in Python, beside this.
 
 mod array;
 mod call;
@@ -12,6 +12,7 @@ mod options;
 mod partial;
 mod plan;
 mod pool;
+mod recording;
 mod reference;
 mod simd;
 mod source;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 /// The engine, as the package's Python modules see it; `_qkv.pyi` has its types.
 #[pymodule]
 mod _qkv {
+    use std::path::PathBuf;
+
     use pyo3::prelude::*;
     use pyo3::types::{PyDict, PyTuple};
     use qkv::Simd;
@@ -29,12 +32,14 @@ mod _qkv {
     use super::partial::Partial;
     #[pymodule_export]
     use super::plan::Plan;
+    #[pymodule_export]
+    use super::recording::StreamWriter;
 
     use crate::array::with_number;
     use crate::call::{self, Inputs};
 
     use crate::options::{Function, Given, Options};
-    use crate::{explain, partial, pool, reference, simd};
+    use crate::{explain, partial, pool, recording, reference, simd};
 
     type Any<'py> = Bound<'py, PyAny>;
     type Dict<'py> = Bound<'py, PyDict>;
@@ -268,6 +273,18 @@ mod _qkv {
         let options = Options::new(Function::Explain, args, options)?;
         let inputs = Inputs::new([query, key, value], &options)?;
         with_number!(inputs.query, T => explain::explain::<T>(&inputs, &options))
+    }
+
+    /// The names of a file's arrays, in its order.
+    #[pyfunction]
+    fn array_names(path: PathBuf) -> PyResult<Vec<String>> {
+        recording::array_names(path)
+    }
+
+    /// Copies a file: the copy appears whole or not at all.
+    #[pyfunction]
+    fn copy_file(py: Python<'_>, source: PathBuf, path: PathBuf) -> PyResult<()> {
+        recording::copy_file(py, source, path)
     }
 
     /// The instruction set that calls run on: "avx512", "avx2" or "portable". The environment variable QKV_SIMD forces one; no bit

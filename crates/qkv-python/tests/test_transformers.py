@@ -412,7 +412,7 @@ def test_nothing_is_copied(monkeypatch):
         seen.extend(arrays)
         return qkv.scaled_dot_product_attention(*arrays, **options)
 
-    monkeypatch.setattr(qkv.transformers, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr("qkv._attention.scaled_dot_product_attention", spy)
     arrays = inputs(5, 5)
     output, weights = qkv_attention_forward(module(is_causal=True), *arrays, None)
     assert output.shape == (2, 5, 4, 8) and output.is_contiguous() and weights is None

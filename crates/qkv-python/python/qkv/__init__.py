@@ -5,6 +5,8 @@ inspection.
 engine's options by keyword. Both take NumPy arrays, torch tensors in the CPU's memory, and all else that has
 DLPack or the buffer protocol, of any strides, without copies, and return the kind that came in.
 
+``Recording`` opens a file of a model's queries, keys and values, which ``qkv.transformers.record`` makes.
+
 ``qkv.torch``, ``qkv.transformers`` and ``qkv.onnx`` are imported by name; nothing here imports their
 libraries.
 """
@@ -26,11 +28,13 @@ from qkv._qkv import (
     simd,
 )
 from qkv._results import AttentionResult
+from qkv.recording import Recording
 
 __all__ = [
     "AttentionResult",
     "Partial",
     "Plan",
+    "Recording",
     "__version__",
     "attention",
     "explain",

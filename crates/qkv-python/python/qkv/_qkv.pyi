@@ -1,6 +1,7 @@
 # What each function takes and returns; its docstring says what that means.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal, TypedDict, TypeVar, final, overload
 
 from typing_extensions import Unpack
@@ -10,8 +11,11 @@ from qkv._results import AttentionResult
 __all__ = [
     "Partial",
     "Plan",
+    "StreamWriter",
     "__version__",
+    "array_names",
     "attention",
+    "copy_file",
     "explain",
     "get_num_threads",
     "merge",
@@ -181,6 +185,8 @@ def explain(
     enable_gqa: bool = False,
     **options: Unpack[_Shown],
 ) -> dict[str, Any]: ...
+def array_names(path: str | PathLike[str]) -> list[str]: ...
+def copy_file(source: str | PathLike[str], path: str | PathLike[str]) -> None: ...
 def simd() -> Literal["avx512", "avx2", "portable"]: ...
 def set_num_threads(n: int) -> None: ...
 def get_num_threads() -> int: ...
@@ -197,3 +203,10 @@ class Partial:
 @final
 class Plan:
     def to_dict(self) -> dict[str, Any]: ...
+
+@final
+class StreamWriter:
+    def __new__(cls, path: str | PathLike[str]) -> StreamWriter: ...
+    def push(self, name: str, array: Any) -> None: ...
+    def discard(self) -> None: ...
+    def finish(self, metadata: Mapping[str, str], names: Mapping[str, str] = {}) -> None: ...
