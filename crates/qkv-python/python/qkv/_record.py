@@ -187,9 +187,10 @@ class _Recorder:
         try:
             texts, keys = self._described(module, arrays, attention_mask, kwargs)
         except NotImplementedError as error:
+            [name] = (name for name, part in self.model.named_modules() if part is module)
             layer = call if own is None else own
             raise NotImplementedError(
-                f"record: layer {layer} ({type(module).__name__}) cannot be recorded: {error}"
+                f"record: layer {layer} ({name}) cannot be recorded: {error}"
             ) from error
         query, key, value = arrays
         for name, array in zip("qkv", (query, key[:, :, :keys], value[:, :, :keys]), strict=True):
