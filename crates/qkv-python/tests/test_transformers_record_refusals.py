@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -166,12 +167,18 @@ def test_an_exception_that_is_kept_keeps_no_disk(folder):
 def test_copying_can_be_interrupted(folder):
     source, path = folder / "source", folder / "copy"
     source.touch()
-    os.truncate(source, 8 << 30)
-    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
-    timer.start()
+    os.truncate(source, 2 << 30)
+
+    def interrupt():
+        while os.listdir(folder) == ["source"]:
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
     with pytest.raises(KeyboardInterrupt):
+        thread.start()
         copy_file(source, path)
-    timer.join()
+    thread.join()
     assert os.listdir(folder) == ["source"]
 
 
