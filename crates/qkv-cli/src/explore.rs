@@ -1,11 +1,12 @@
 //! Files as something to explore: each layer with its arrays and settings, opened head by head.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use qkv::{Alignment, Simd};
 use qkv_io::Data;
 use qkv_view::explorer::{self, Facts, Failure, Head, Opening, Tokens};
+use qkv_view::lesson::Lesson;
 
 use crate::describe;
 use crate::input::{Given, Input, Sources};
@@ -14,6 +15,7 @@ use crate::machine::{self, Threads};
 use crate::options::{AttentionOptions, AxisOrder};
 use crate::request::{Number, Request, with_element};
 use crate::source::{Array, Source};
+use crate::view;
 
 /// A file, opened.
 pub struct Opened {
@@ -36,10 +38,18 @@ pub struct Layer {
 ///
 /// # Errors
 /// If it cannot be read, or what it holds does not fit.
-pub fn recording(path: PathBuf) -> anyhow::Result<explorer::Input> {
+pub fn recording(path: &Path) -> anyhow::Result<explorer::Input> {
     let title = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let source = Source { path, name: None };
+    let source = Source { path: path.to_path_buf(), name: None };
     Ok(open(&source, &AttentionOptions::default())?.into_input(title))
+}
+
+/// The lesson that the page starts from: the numbers that PyTorch draws after `torch.manual_seed(42)`.
+///
+/// # Errors
+/// If they do not fit one another, which they do.
+pub fn lesson() -> anyhow::Result<Lesson> {
+    view::first_lesson()
 }
 
 /// The layers that the options ask for, or all.

@@ -1,12 +1,13 @@
 //! The Python package `qkv`: parse, let go of the interpreter, call, map the error.
 //!
 //! `source.rs` reads what Python hands in, as what `array.rs` describes; `options.rs` reads arguments; `call.rs` is one call; `pool.rs`
-//! has the threads, `recording.rs` files. What needs torch, Transformers or ONNX is written in Python, beside this.
+//! has the threads; `recording.rs` writes recordings, `explored.rs` looks into them. What needs torch, Transformers or ONNX is written in Python, beside this.
 
 mod array;
 mod call;
 mod error;
 mod explain;
+mod explored;
 mod exported;
 mod options;
 mod partial;
@@ -22,12 +23,15 @@ use pyo3::prelude::*;
 /// The engine, as the package's Python modules see it; `_qkv.pyi` has its types.
 #[pymodule]
 mod _qkv {
+    use std::ffi::OsString;
     use std::path::PathBuf;
 
     use pyo3::prelude::*;
     use pyo3::types::{PyDict, PyTuple};
     use qkv::Simd;
 
+    #[pymodule_export]
+    use super::explored::{Explored, Serving};
     #[pymodule_export]
     use super::partial::Partial;
     #[pymodule_export]
@@ -39,7 +43,7 @@ mod _qkv {
     use crate::call::{self, Inputs};
 
     use crate::options::{Function, Given, Options};
-    use crate::{explain, partial, pool, recording, reference, simd};
+    use crate::{explain, explored, partial, pool, recording, reference, simd};
 
     type Any<'py> = Bound<'py, PyAny>;
     type Dict<'py> = Bound<'py, PyDict>;
@@ -279,6 +283,24 @@ mod _qkv {
     #[pyfunction]
     fn array_names(path: PathBuf) -> PyResult<Vec<String>> {
         recording::array_names(path)
+    }
+
+    /// Writes a file, which appears whole or not at all.
+    #[pyfunction]
+    fn write_file(py: Python<'_>, path: PathBuf, bytes: &[u8]) -> PyResult<()> {
+        recording::write_file(py, path, bytes)
+    }
+
+    /// An SVG of the package's as PNG, `scale` pixels for each of its own.
+    #[pyfunction]
+    fn png(py: Python<'_>, svg: &str, scale: f32) -> PyResult<Vec<u8>> {
+        explored::png(py, svg, scale)
+    }
+
+    /// Runs the command `qkv` with these arguments, the first its own name, and gives its exit status. Ctrl-C ends the process.
+    #[pyfunction]
+    fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+        py.detach(|| qkv_cli::run(arguments))
     }
 
     /// Copies a file: the copy appears whole or not at all.

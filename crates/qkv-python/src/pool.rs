@@ -91,14 +91,29 @@ pub fn here<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error> + S
     py.detach(work).map_err(Stop::Error)
 }
 
-/// Runs work on the pool's threads, while this one waits for it and, now and then, lets Python handle signals; one that raises,
-/// as Ctrl-C does, cancels the work.
+/// Runs a call on the pool's threads; a signal's handler that raises, as of Ctrl-C, cancels it.
 pub fn across<R: Send>(
     py: Python<'_>,
     threads: Option<usize>,
     work: impl FnOnce(&mut Progress<'_>) -> Result<R, Error> + Send,
 ) -> Result<R, Stop> {
-    let pool = pools(py).get(threads).map_err(Stop::Python)?;
+    let result = watched(py, threads, |cancelled| {
+        work(&mut |_, _| match cancelled.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    });
+    result.map_err(Stop::Python)?.map_err(Stop::Error)
+}
+
+/// Runs work on the pool's threads, while this one waits for it and, now and then, lets Python handle signals. Once one raises,
+/// the work is told to stop.
+pub fn watched<R: Send>(
+    py: Python<'_>,
+    threads: Option<usize>,
+    work: impl FnOnce(&AtomicBool) -> R + Send,
+) -> PyResult<R> {
+    let pool = pools(py).get(threads)?;
     let cancelled = AtomicBool::new(false);
     let mut interrupt = None;
     let result = py.detach(|| {
@@ -106,12 +121,8 @@ pub fn across<R: Send>(
         let cancelled = &cancelled;
         pool.in_place_scope(|scope| {
             scope.spawn(move |_| {
-                let result = work(&mut |_, _| match cancelled.load(Ordering::Relaxed) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                });
                 // The waiting thread is there until the scope ends.
-                let _ = done.send(result);
+                let _ = done.send(work(cancelled));
             });
             loop {
                 match wait.recv_timeout(ASK_EVERY) {
@@ -128,8 +139,8 @@ pub fn across<R: Send>(
         })
     });
     match (interrupt, result) {
-        (Some(interrupt), _) => Err(Stop::Python(interrupt)),
-        (None, Some(result)) => result.map_err(Stop::Error),
+        (Some(interrupt), _) => Err(interrupt),
+        (None, Some(result)) => Ok(result),
         (None, None) => unreachable!("a scope resumes its tasks' panics"),
     }
 }

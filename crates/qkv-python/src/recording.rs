@@ -72,6 +72,11 @@ pub fn array_names(path: PathBuf) -> PyResult<Vec<String>> {
     Ok(bundle.names().map(str::to_string).collect())
 }
 
+/// Writes a file, which appears whole or not at all.
+pub fn write_file(py: Python<'_>, path: PathBuf, bytes: &[u8]) -> PyResult<()> {
+    interruptible(py, |options| qkv_io::write_bytes(path, bytes, &options))
+}
+
 /// Copies a file: the copy appears whole or not at all.
 pub fn copy_file(py: Python<'_>, source: PathBuf, path: PathBuf) -> PyResult<()> {
     interruptible(py, |options| qkv_io::copy(source, path, &options))

@@ -20,9 +20,14 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from qkv._qkv import array_names, copy_file
+from typing import Any
 
-__all__ = ["Recording"]
+import numpy as np
+
+from qkv._page import Page, Picture
+from qkv._qkv import Explored, array_names, copy_file
+
+__all__ = ["Page", "Picture", "Recording"]
 
 ENDING = ".safetensors"
 
@@ -39,13 +44,14 @@ class Recording:
         self._path = Path(path)
         self._layers: list[int] | None = None
         self._folder: weakref.finalize | None = None
+        self._explored: Explored | None = None
         self._open()
 
     @classmethod
     def _to_come(cls, path: str | os.PathLike[str] | None) -> "Recording":
         """A recording whose file is not there yet; for None one in a temporary folder."""
         recording = cls.__new__(cls)
-        recording._layers = recording._folder = None
+        recording._layers = recording._folder = recording._explored = None
         if path is None:
             folder = tempfile.mkdtemp(prefix="qkv-")
             recording._folder = weakref.finalize(recording, _remove, folder, os.getpid())
@@ -69,6 +75,74 @@ class Recording:
         """
         return list(self._finished())
 
+    def heads(self, *, batch: int = 0, first_keys: int = 1) -> list[dict[str, Any]]:
+        """All heads of all layers, a dict for each: what ``pandas.DataFrame`` makes a table of.
+
+        ``layer``, ``head``, and means over the queries that attend something: ``entropy`` of the weights in
+        nats, ``keys`` (its exponential), ``distance`` in positions, and the weight of the ``first`` key (of the
+        first ``first_keys``), of the query's own position (``self``), of the ``previous`` one, of the ``same``
+        token elsewhere, and of what followed the token earlier (``after``); None where there is no mean or
+        there are no tokens. ``empty`` queries attend nothing, those of ``nan`` have weights that are NaN.
+
+        Raises ValueError for a batch that there is not. Ctrl-C interrupts.
+        """
+        return self._opened().heads(batch, first_keys)
+
+    def top(
+        self,
+        layer: int,
+        head: int,
+        query: int | None = None,
+        *,
+        key: int | None = None,
+        count: int = 10,
+        batch: int = 0,
+    ) -> dict[str, Any]:
+        """Whom a query attends, or who attends a key: exact weights, and influence, which is how far the
+        query's output would move without the key.
+
+        Of a query: ``mass`` (1, less with a sink, 0 if it attends nothing), ``entropy``, ``effective_keys``,
+        ``distance``, the weight of the ``rest``, and up to ``count`` keys ``by_weight`` and ``by_influence``. Of
+        a key: the weight ``received``, from how many ``queries``, and those ``by_weight``.
+
+        Raises ValueError for a layer, head, batch, query or key that there is not, TypeError unless one of
+        ``query`` and ``key`` is given.
+        """
+        if (query is None) == (key is None):
+            raise TypeError("query, key: want one of them")
+        place = (layer, head, batch)
+        if query is not None:
+            return self._opened().query(place, query, count)
+        return self._opened().key(place, key, count)
+
+    def map(
+        self,
+        layer: int,
+        head: int,
+        *,
+        of: str = "weights",
+        pool: str = "max",
+        size: int = 1024,
+        queries: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+        batch: int = 0,
+        picture: bool = False,
+    ) -> np.ndarray | Picture:
+        """One head's matrix, pooled to at most ``size`` rows of queries and columns of keys: float64 numbers,
+        or with ``picture`` a picture.
+
+        ``of`` is "mask", "scores", "scaled", "weights" or "influence"; ``pool`` "max" (of scores, the number
+        farthest from 0), "mean" or "sum"; ``queries`` and ``keys`` are (start, end), end not included.
+
+        Raises ValueError for what there is not. Ctrl-C interrupts.
+        """
+        numbers, svg = self._opened().map((layer, head, batch), of, pool, size, queries, keys)
+        return Picture(svg, numbers.shape) if picture else numbers
+
+    def view(self) -> Page:
+        """The explorer of this recording: a notebook shows it inline, its ``open`` opens it in the browser."""
+        return Page(self._opened())
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Copies the file to ``path``, which ends in ``.safetensors``. The copy appears whole or not at all,
         and replaces a file of this name.
@@ -81,8 +155,15 @@ class Recording:
 
     def close(self) -> None:
         """Deletes the file if it is a temporary one, as happens too when the object is collected."""
+        self._explored = None
         if self._folder is not None:
             self._folder()
+
+    def _opened(self) -> Explored:
+        self._finished()
+        if self._explored is None:
+            self._explored = Explored(self._path)
+        return self._explored
 
     def _finished(self) -> list[int]:
         if self._layers is None:
