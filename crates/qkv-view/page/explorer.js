@@ -1,6 +1,7 @@
 // The explorer: all heads, or the map of one. It keeps the state, and the URL that says the same.
 
 import { element } from './dom.js';
+import { keepInUrl } from './shell.js';
 import { isExplorers } from './state.js';
 import { allHeads, writeExplorer, readExplorer } from './explorer-state.js';
 import { MapScreen } from './map-screen.js';
@@ -85,7 +86,7 @@ class Explorer {
     const stepped = head !== null && this.state.head !== null;
     this.state = { ...this.state, ...kept, layer, head };
     if (!stepped) {
-      history.pushState(null, '', `#${writeExplorer(this.state)}`);
+      keepInUrl(writeExplorer(this.state), true);
       this.known = location.hash;
     }
     this.show();
@@ -125,7 +126,7 @@ class Explorer {
     const fragment = writeExplorer(this.state);
     // Someone went elsewhere, and that is about to be read.
     if (location.hash !== this.known) return;
-    if (fragment !== location.hash.slice(1)) history.replaceState(null, '', `#${fragment}`);
+    keepInUrl(fragment);
     this.known = location.hash;
   }
 

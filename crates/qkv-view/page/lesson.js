@@ -10,6 +10,7 @@ import { tokenNames, cutWord } from './labels.js';
 import { newestOnly } from './engine.js';
 import { firstState, mostTokens, writeFragment, readFragment, isExplorers } from './state.js';
 import { uniformRows } from './measure.js';
+import { keepInUrl } from './shell.js';
 import { f32 } from './numbers.js';
 
 /** The pointer may cross a gap between matrices without losing what it pointed at. */
@@ -159,11 +160,7 @@ class Lesson {
   keep() {
     clearTimeout(this.writing);
     if (this.resting) return;
-    this.writing = setTimeout(() => {
-      const fragment = writeFragment(this.state, this.first);
-      if (fragment === location.hash.slice(1)) return;
-      history.replaceState(null, '', fragment === '' ? location.pathname + location.search : `#${fragment}`);
-    }, WRITE_URL_AFTER_MS);
+    this.writing = setTimeout(() => keepInUrl(writeFragment(this.state, this.first)), WRITE_URL_AFTER_MS);
   }
 
   /** Reads the URL that someone put there. */

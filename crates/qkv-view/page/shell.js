@@ -1,4 +1,4 @@
-// The frame of the page: light and dark, and which of the views is open.
+// The frame of the page: light and dark, which of the views is open, and its URL.
 
 const THEME_KEY = 'qkv-theme';
 
@@ -63,4 +63,12 @@ function startTabs(list, shown) {
   return (id) => open(tabs.find((tab) => tab.getAttribute('aria-controls') === id));
 }
 
-export { startTheme, startTabs };
+/** Puts the state into the URL, as a `step` that leads back or in place of what is there. A page inside another has no URL of its own. */
+function keepInUrl(fragment, step = false) {
+  if (location.protocol === 'about:' || fragment === location.hash.slice(1)) return;
+  const url = fragment === '' ? location.pathname + location.search : `#${fragment}`;
+  if (step) history.pushState(null, '', url);
+  else history.replaceState(null, '', url);
+}
+
+export { startTheme, startTabs, keepInUrl };

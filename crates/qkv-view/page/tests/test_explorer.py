@@ -1,5 +1,6 @@
 """The explorer in a real browser, before a server in NumPy: what is shown is what the model has."""
 
+import html
 import json
 import re
 
@@ -825,6 +826,27 @@ def test_one_file_explores_from_disk_without_a_network(open_page, tmp_path):
     page.wait_for_selector("text=This file knows the 8 strongest keys of each query")
 
 
+def test_one_file_works_inside_a_notebook(open_page, tmp_path):
+    """Whose frame has no URL of its own, and whose sandbox lets nothing out."""
+    page = html.escape(one_file(explorer_data(embedded(model("odd")))), quote=True)
+    notebook = tmp_path / "notebook.html"
+    frame = f'<iframe sandbox="allow-scripts" style="width: 100%; height: 760px" srcdoc="{page}"></iframe>'
+    # What a page is waited for by, which here is outside.
+    awaited = '<table class="chain" aria-busy="false"><tr><td></table>'
+    notebook.write_text(f"<!doctype html><meta charset=utf-8>{frame}{awaited}", "utf-8")
+    outside = open_page(file=notebook, offline=True)
+    inside = outside.frames[1]
+    inside.click(".thumbnail >> nth=1")
+    inside.wait_for_selector(".map-canvas canvas", state="attached")
+    inside.click("#all-heads")
+    assert inside.locator(".thumbnail:visible").count() == 2
+    inside.click("#tab-lesson")
+    inside.check("#causal")
+    inside.wait_for_function("() => document.querySelector('#matrix-masked').textContent.includes('∞')")
+    outside.wait_for_timeout(700)
+    assert outside.evaluate("location.hash") == ""
+
+
 def test_a_small_file_has_its_numbers(open_page, tmp_path):
     file = tmp_path / "odd.html"
     file.write_text(one_file(explorer_data(embedded(model("odd")))), "utf-8")
@@ -868,8 +890,8 @@ def test_the_lesson_and_the_explorer_keep_their_own_urls(explore):
         "history.replaceState = (state, title, url) => { written.push(url); write(state, title, url); };"
         "null"
     )
-    page.uncheck("#causal")
-    page.click("#tab-explorer")
+    # Before the lesson has written its URL.
+    page.evaluate("for (const id of ['causal', 'tab-explorer']) document.getElementById(id).click()")
     page.wait_for_function("() => location.hash.includes('&q=12')")
     assert page.evaluate("written") == ["#" + at_head("q=12")]
     assert page.inner_text("h1") == "Attention, explored"
