@@ -71,7 +71,8 @@ page() {
     step "the page, in Chromium"
     have_venv
     "$venv/bin/pip" install --quiet -r "$page_tests/requirements.txt"
-    cargo build --locked --workspace --exclude qkv-python --release
+    # Building anew, without the tests' needs, would build all of it again.
+    [ -x target/release/qkv ] || cargo build --locked --workspace --exclude qkv-python --release
     QKV="$PWD/target/release/qkv" CHROMIUM="$CHROMIUM" "$venv/bin/python" -m pytest "$page_tests"
 }
 
@@ -86,9 +87,9 @@ python_package() {
     step "the Python package"
     have_venv
     "$venv/bin/pip" install --quiet -r "$python_tests/requirements.txt" ./crates/qkv-python
-    "$venv/bin/ruff" check crates/qkv-python benches/peers
+    "$venv/bin/ruff" check crates/qkv-python benches/peers benches/explore
     "$venv/bin/ruff" check --config crates/qkv-python/pyproject.toml "$page_tests"
-    "$venv/bin/ruff" format --check crates/qkv-python benches/peers
+    "$venv/bin/ruff" format --check crates/qkv-python benches/peers benches/explore
     "$venv/bin/python" -m pytest crates/qkv-python
 }
 

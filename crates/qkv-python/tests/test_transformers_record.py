@@ -196,14 +196,16 @@ def test_the_models_name(tmp_path):
     assert metadata(recorded(model, input_ids=batch()[0]))[0]["model"] == "tiny"
 
 
-def test_a_chunk_and_a_pack_of_one_can_be_said():
+@pytest.mark.parametrize("padding", ["none", "left"])
+def test_one_chunk_can_be_said(padding):
     """Left padding, too, whose own positions are of the chunk before."""
     model = made("llama4", attention_chunk_size=16)
-    ids, real = batch("left")
+    ids, real = batch(padding)
     with torch.no_grad():
         want = model(ids, attention_mask=real, output_attentions=True).attentions
     recording = recorded(model, input_ids=ids, attention_mask=real)
     assert_same_weights(recording.path, want, real, CLOSE)
+    assert all(("padding" in texts) == (padding == "left") for texts in metadata(recording))
 
 
 # The model is left as it was.

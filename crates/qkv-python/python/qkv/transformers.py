@@ -12,6 +12,9 @@ which key. Without the second, Transformers would give the first no mask at all,
 padding. Causal order, padding, windows, chunks and packed sequences, together or alone, are a few numbers for
 each position. Any other mask function of a model becomes a dense mask, made by Transformers' ``sdpa_mask``.
 
+``record`` writes the queries, keys and values of all layers of one forward pass to a file, whatever the
+model's own ``attn_implementation``.
+
 Left to Transformers: models, caches and outputs. Left to ``qkv.scaled_dot_product_attention``: all
 computation, and the checks of shapes, types and devices.
 
