@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -82,7 +83,6 @@ def test_generated_text_is_recorded_afterwards(smollm2, tmp_path):
     assert_same_weights(recording.path, got.attentions, torch.ones_like(tokens), CLOSE)
 
 
-@pytest.mark.skipif("QKV" not in os.environ, reason="needs the command, as QKV")
 def test_the_command_reads_recordings(smollm2, tmp_path):
     model, tokenizer = smollm2
     path = tmp_path / "recording.safetensors"
@@ -91,7 +91,7 @@ def test_the_command_reads_recordings(smollm2, tmp_path):
         model(**batch)
 
     def qkv(*arguments):
-        command = [os.environ["QKV"], *map(str, arguments)]
+        command = [sys.executable, "-m", "qkv", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     heads = json.loads(qkv("heads", path, "--json"))

@@ -76,7 +76,9 @@ def test_maps_are_pooled(recording):
 
 def test_heads_are_all_there_with_their_numbers(recording):
     rows = recording.heads(batch=1)
-    assert [(row["layer"], row["head"]) for row in rows] == [(n, head) for n in LAYERS for head in range(HEADS)]
+    assert [(row["layer"], row["head"]) for row in rows] == [
+        (n, head) for n in LAYERS for head in range(HEADS)
+    ]
     for row in rows:
         weights, _ = whole(row["layer"], row["head"], batch=1)
         at = np.arange(LENGTH)
@@ -124,7 +126,9 @@ def test_the_command_says_the_same(recording):
     assert said("heads", recording.path)["heads"] == recording.heads()
     top = said("top", recording.path, "--layer", 7, "--head", 1, "--query", 4)
     assert {name: top[name] for name in top.keys() - {"head", "batch"}} == recording.top(7, 1, 4)
-    failed = subprocess.run([sys.executable, "-m", "qkv", "heads", "nothing.npz"], capture_output=True, text=True)
+    failed = subprocess.run(
+        [sys.executable, "-m", "qkv", "heads", "nothing.npz"], capture_output=True, text=True
+    )
     assert failed.returncode == 2 and failed.stderr.startswith("qkv: error: nothing.npz")
 
 
@@ -210,5 +214,5 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     for name, shape in [("q", (1, 3, 5, 8)), ("k", (1, 2, 5, 8)), ("v", (1, 2, 5, 8))]:
         writer.push(f"layers.0.{name}", grid(shape))
     writer.finish({})
-    with pytest.raises(ValueError, match="3 query heads|heads"):
+    with pytest.raises(ValueError, match="heads"):
         qkv.Recording(path).heads()

@@ -1,7 +1,6 @@
 """Recordings of tiny models with random weights: what they hold is what eager attention computes with."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -314,7 +313,6 @@ def test_memory_is_that_of_no_layer():
     assert size >= 12 * 12 and added < 24
 
 
-@pytest.mark.skipif("QKV" not in os.environ, reason="needs the command, in QKV")
 def test_the_command_reads_it(tmp_path):
     model = made("gemma2")
     ids, real = batch("left")
@@ -322,10 +320,12 @@ def test_the_command_reads_it(tmp_path):
         model(ids, attention_mask=real)
     for layer, (arrays, texts) in layers(recording.path).items():
         options = ["--layer", str(layer), "--head", "1", "--query", "9", "--json"]
-        command = [os.environ["QKV"], "top", str(recording.path), *options]
+        command = [sys.executable, "-m", "qkv", "top", str(recording.path), *options]
         run = subprocess.run(command, capture_output=True, text=True, check=True)
         weights = computed(arrays, texts).weights[0, 1, 9]
         for key in json.loads(run.stdout)["by_weight"]:
             assert abs(key["weight"] - weights[key["key"]]) < CLOSE
-    run = subprocess.run([os.environ["QKV"], "heads", str(recording.path)], capture_output=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "qkv", "heads", str(recording.path)], capture_output=True, check=True
+    )
     assert run.stdout.count(b"\n") > 8 and Path(recording.path).exists()

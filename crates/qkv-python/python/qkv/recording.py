@@ -19,7 +19,6 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-
 from typing import Any
 
 import numpy as np
@@ -79,10 +78,11 @@ class Recording:
         """All heads of all layers, a dict for each: what ``pandas.DataFrame`` makes a table of.
 
         ``layer``, ``head``, and means over the queries that attend something: ``entropy`` of the weights in
-        nats, ``keys`` (its exponential), ``distance`` in positions, and the weight of the ``first`` key (of the
-        first ``first_keys``), of the query's own position (``self``), of the ``previous`` one, of the ``same``
-        token elsewhere, and of what followed the token earlier (``after``); None where there is no mean or
-        there are no tokens. ``empty`` queries attend nothing, those of ``nan`` have weights that are NaN.
+        nats, ``keys`` (its exponential), ``distance`` in positions, and the weight of the ``first`` key (of
+        the first ``first_keys``), of the query's own position (``self``), of the ``previous`` one, of the
+        ``same`` token elsewhere, and of what followed the token earlier (``after``); None where there is no
+        mean or there are no tokens. ``empty`` queries attend nothing, those of ``nan`` have weights that are
+        NaN.
 
         Raises ValueError for a batch that there is not. Ctrl-C interrupts.
         """
@@ -102,8 +102,8 @@ class Recording:
         query's output would move without the key.
 
         Of a query: ``mass`` (1, less with a sink, 0 if it attends nothing), ``entropy``, ``effective_keys``,
-        ``distance``, the weight of the ``rest``, and up to ``count`` keys ``by_weight`` and ``by_influence``. Of
-        a key: the weight ``received``, from how many ``queries``, and those ``by_weight``.
+        ``distance``, the weight of the ``rest``, and up to ``count`` keys ``by_weight`` and ``by_influence``.
+        Of a key: the weight ``received``, from how many ``queries``, and those ``by_weight``.
 
         Raises ValueError for a layer, head, batch, query or key that there is not, TypeError unless one of
         ``query`` and ``key`` is given.
@@ -140,7 +140,7 @@ class Recording:
         return Picture(svg, numbers.shape) if picture else numbers
 
     def view(self) -> Page:
-        """The explorer of this recording: a notebook shows it inline, its ``open`` opens it in the browser."""
+        """The explorer of this recording: a notebook shows it inline, ``open`` opens it in the browser."""
         return Page(self._opened())
 
     def save(self, path: str | os.PathLike[str]) -> None:
