@@ -2,84 +2,13 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Stdio};
-
 use common::Place;
+use common::served::View;
 use serde_json::{Value, json};
-
-/// The running command; it ends with the test.
-struct View {
-    child: Child,
-    port: u16,
-    token: String,
-}
-
-impl View {
-    fn start() -> Self {
-        let mut child = common::command()
-            .args(["view", "--no-open"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the command starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
-        let address = line.split_whitespace().find(|word| word.starts_with("http://")).expect("an address");
-        let (host, token) = address.split_once("/?token=").expect("a token");
-        let port = host.rsplit_once(':').expect("a port").1.parse().expect("a number");
-        Self { child, port, token: token.to_string() }
-    }
-
-    fn host(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    /// Status, headers in small letters, and body.
-    fn ask(&self, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
-        let mut request =
-            format!("{line} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
-        for (name, value) in headers {
-            request += &format!("{name}: {value}\r\n");
-        }
-        // A server that refuses early may not read all of it.
-        let _ = stream.write_all(format!("{request}\r\n{body}").as_bytes());
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer);
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok());
-        (
-            status.unwrap_or_else(|| panic!("no status in {answer:?}")),
-            head.to_ascii_lowercase(),
-            body.to_string(),
-        )
-    }
-
-    /// Shows the token, and returns the cookie.
-    fn enter(&self) -> String {
-        let (status, head, _) =
-            self.ask(&format!("GET /?token={}", self.token), &[("Host", &self.host())], "");
-        assert_eq!(status, 303, "{head}");
-        assert!(
-            head.contains("location: /\r\n") && head.contains("httponly") && head.contains("samesite=strict")
-        );
-        let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
-        cookie.split(';').next().expect("a pair").to_string()
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn only_who_shows_the_token_once_is_let_in() {
-    let view = View::start();
+    let view = View::start(&[]);
     let host = view.host();
     let status = |line: &str, headers: &[(&str, &str)]| view.ask(line, headers, "").0;
     assert_eq!(status("GET /", &[("Host", &host)]), 403);
@@ -112,7 +41,7 @@ fn only_who_shows_the_token_once_is_let_in() {
 
 #[test]
 fn a_lesson_is_computed_by_the_engine_and_a_wrong_one_refused() {
-    let view = View::start();
+    let view = View::start(&[]);
     let (host, cookie) = (view.host(), view.enter());
     let ask = |body: &str| {
         let headers = [("Host", host.as_str()), ("Cookie", &cookie), ("Content-Type", "application/json")];

@@ -1,6 +1,8 @@
 //! The built command, files for it, and what it said.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+pub mod served;
+
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
