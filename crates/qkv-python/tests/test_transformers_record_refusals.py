@@ -153,9 +153,9 @@ def test_an_exception_that_is_kept_keeps_no_disk(folder):
 
     def keep():
         model = made("llama")
-        with record(model):
+        with record(model) as recording:
             model(batch()[0])
-            assert unnamed()
+            assert unnamed() and recording.path.parent.exists()
             model(batch()[0])
 
     with pytest.raises(RuntimeError) as raised:
