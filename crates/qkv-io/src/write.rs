@@ -8,7 +8,7 @@ use crate::element::Element;
 use crate::layout::Layout;
 use crate::tensor::for_any;
 use crate::{Error, Fault, Format, TensorView, npy, npz, safetensors};
-use ndarray::ArrayViewD;
+use ndarray::{ArrayViewD, s};
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -294,11 +294,19 @@ fn write_typed<T: Element>(
     }
     let room = BLOCK_BYTES / size_of::<T>();
     let mut block = Vec::with_capacity(room.min(view.len()));
-    for &element in view {
-        block.push(element);
-        if block.len() == room {
-            write_slice(out, &block, cancelled)?;
-            block.clear();
+    for row in view.rows() {
+        // Mostly heads or positions are strided and rows are not: those are copied as a whole.
+        let whole = row.as_slice();
+        for start in (0..row.len()).step_by(room) {
+            let part = start..row.len().min(start + room);
+            if block.len() + part.len() > room {
+                write_slice(out, &block, cancelled)?;
+                block.clear();
+            }
+            match whole {
+                Some(row) => block.extend_from_slice(&row[part]),
+                None => block.extend(row.slice(s![part])),
+            }
         }
     }
     write_slice(out, &block, cancelled)

@@ -178,7 +178,12 @@ fn large_arrays_in_blocks() {
     let mut reversed = array.view();
     reversed.invert_axis(Axis(1));
     let row = array.index_axis(Axis(0), 3);
-    for view in [array.view(), array.t(), reversed, row.broadcast(IxDyn(&[600, 1000])).unwrap()] {
+    // Rows of more than a block, in one piece each and not.
+    let mut long = ArrayD::from_shape_fn(IxDyn(&[2, 600_000]), |at| (at[0] * 600_000 + at[1]) as f32);
+    long.invert_axis(Axis(0));
+    let tall = ArrayD::from_shape_fn(IxDyn(&[600_000, 2]), |at| (at[0] * 2 + at[1]) as f32);
+    let repeated = row.broadcast(IxDyn(&[600, 1000])).unwrap();
+    for view in [array.view(), array.t(), reversed, repeated, long.view(), tall.t()] {
         for name in ["a.npy", "a.npz", "a.safetensors"] {
             let path = directory.path().join(name);
             write(&path, &[("a", view.clone().into())], &WriteOptions::new()).unwrap();
