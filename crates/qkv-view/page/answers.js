@@ -55,8 +55,8 @@ function readColours(scale) {
 }
 
 /**
- * What a map is. `ready` is the farthest level that can be asked for while the rest is being built; `minLevel` the farthest
- * that there is.
+ * What a map is. Levels from `ready` on can be asked for while the others are being built: none, if that is more than there are.
+ * `minLevel` is the farthest that there is.
  */
 function readMap(answer) {
   const levels = Math.max(1, readCount(answer?.levels, 'levels'));
@@ -70,7 +70,7 @@ function readMap(answer) {
     done,
     total,
     minLevel: 0,
-    ready: done >= total ? 0 : Math.min(answer.ready ?? levels - 1, levels - 1),
+    ready: done >= total ? 0 : (answer.ready ?? levels),
     bin: null,
   };
 }

@@ -130,7 +130,7 @@ function factsOfQuery({ mass, entropy, effectiveKeys, distance, rest, lists }) {
 function factsOfKey({ received, queries, sampled, lists }) {
   const parts = [];
   if (received !== null) parts.push(`Receives ${number(received)} in all`);
-  if (queries !== null) parts.push(`${parts.length ? 'from' : 'Seen by'} ${queries} ${queries === 1 ? 'query' : 'queries'} that may attend it`);
+  if (queries !== null) parts.push(`${parts.length ? 'from' : 'Seen by'} ${queries} ${queries === 1 ? 'query' : 'queries'}`);
   const told = parts.length === 0 ? '' : `${parts.join(' ')}.`;
   if (sampled !== null) return `${told} This file knows the ${sampled} strongest keys of each query: here are those queries that have it among them.`;
   return lists.weight.length === 0 ? `${told} No query looks at it.` : told;

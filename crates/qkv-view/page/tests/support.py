@@ -1,6 +1,9 @@
-"""What tests of the lesson read off the page."""
+"""What tests read off the page: of the lesson, and from `SPY` on of the explorer."""
+
+import re
 
 from conftest import numbers
+from mock_models import MODELS
 
 PAIRS = ["scores", "scaled", "masked", "weights"]
 
@@ -34,3 +37,89 @@ def settled(page, fragment):
 
 def strip(page):
     return page.inner_text(".strip").replace("−", "-").replace("\n", " ")
+
+
+# Numbers over cells are painted: what was written, and where.
+SPY = """
+window.painted = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+  window.painted.push([text, x, y]);
+  return write.call(this, text, x, y, ...rest);
+};
+const clear = CanvasRenderingContext2D.prototype.clearRect;
+CanvasRenderingContext2D.prototype.clearRect = function (...box) {
+  if (this.canvas.className === 'map-overlay') window.painted = [];
+  return clear.apply(this, box);
+};
+"""
+MADE = {}
+
+
+def model(name):
+    """Once for all tests: they only read."""
+    if name not in MADE:
+        MADE[name] = MODELS[name]()
+    return MADE[name]
+
+
+def at_head(fragment="", layer=0, head=0):
+    return f"explorer&layer={layer}&head={head}" + (f"&{fragment}" if fragment else "")
+
+
+def at_rest(page):
+    """The map is drawn, its numbers have come, and the URL is written."""
+    page.wait_for_selector(".map-canvas canvas", state="attached")
+    page.wait_for_timeout(700)
+
+
+def point(page, query, key):
+    """Where a cell is on the screen, by the URL's view."""
+    box = page.locator(".map-canvas").bounding_box()
+    view = re.search(r"at=([\d.]+),([\d.]+),([\de.-]+)", page.evaluate("location.hash"))
+    middle = [float(one) for one in view.groups()]
+    x = box["x"] + box["width"] / 2 + (key + 0.5 - middle[1]) * middle[2]
+    y = box["y"] + box["height"] / 2 + (query + 0.5 - middle[0]) * middle[2]
+    return x, y
+
+
+def hover(page, query, key):
+    page.mouse.move(*point(page, query, key))
+    page.wait_for_timeout(500)
+
+
+def readout(page):
+    return page.inner_text(".readout").replace("−", "-")
+
+
+def pairs(page):
+    """`(index, weight, influence)` of the list."""
+    lines = page.eval_on_selector_all(
+        ".pair",
+        "(all) => all.map((one) => [one.querySelector('.index').textContent, "
+        "...Array.from(one.querySelectorAll('.pair-number'), (n) => n.textContent)])",
+    )
+    return [(int(at), *(number.replace("−", "-") for number in numbers)) for at, *numbers in lines]
+
+
+def said(x):
+    """As the list writes a number."""
+    return f"{x:.0e}".replace("e-0", "e-") if 0 < x < 5e-5 else f"{x:.4f}"
+
+
+def pixel(page, query, key):
+    """The colour of a cell, near its corner where no number stands."""
+    x, y = point(page, query, key)
+    scale = float(re.search(r"at=[\d.]+,[\d.]+,([\de.-]+)", page.evaluate("location.hash"))[1])
+    return page.evaluate(
+        """([x, y]) => {
+          const canvas = document.querySelector('.map-tiles canvas');
+          const box = canvas.getBoundingClientRect();
+          const times = canvas.width / box.width;
+          const at = [(x - box.left) * times, (y - box.top) * times];
+          const one = new OffscreenCanvas(1, 1).getContext('2d');
+          one.drawImage(canvas, ...at.map(Math.floor), 1, 1, 0, 0, 1, 1);
+          return Array.from(one.getImageData(0, 0, 1, 1).data).slice(0, 3);
+        }""",
+        [x - scale / 4, y - scale / 4],
+    )
