@@ -185,7 +185,7 @@ class MapScreen {
     this.pointing.read(frame);
   }
 
-  /** When the map rests: its numbers are asked for, and the URL told. */
+  /** When the map rests: its numbers are asked for, the URL told, and the text is that in sight. */
   settled() {
     const frame = this.view.frame(false);
     if (frame === null) return;
@@ -194,6 +194,7 @@ class MapScreen {
     this.numbers.want('view', near ? { queries: queriesInSight(frame, map.lenQuery), keys: keysInSight(frame, map.lenKey) } : null);
     this.seen = this.view.view();
     this.ask({ view: this.seen });
+    this.pointing.tell();
   }
 
   showProgress(share) {

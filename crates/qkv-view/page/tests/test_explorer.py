@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -163,6 +164,32 @@ def test_a_hundred_thousand_down_to_single_cells(explore):
     expected = f"query 70001 {words[70001]} → key 69991 {words[69991]}: weight {exact:.4f}"
     assert readout(page) == expected
     assert sum(1 for path, _ in explore.api.asked if path == "tile") < 60
+
+
+def test_a_scale_that_ends_below_the_largest_number_says_so(explore):
+    page = explore("text", at_head("of=influence", head=1))
+    at_rest(page)
+    high = model("text").scale((0, 1, 0), "influence")["high"]
+    ticks = page.locator(".legend-tick")
+    assert ticks.last.inner_text() == f"≥ {high:.2g}" and not ticks.nth(3).inner_text().startswith("≥")
+    heights = page.eval_on_selector_all(".legend-tick", "(all) => all.map((one) => one.offsetHeight)")
+    assert len(set(heights)) == 1
+
+
+def test_a_long_text_shows_what_is_in_sight(explore):
+    # The names are there before the map.
+    api = Api(model("long"))
+    map_of = api.answer_map
+    api.answer_map = lambda asked: time.sleep(0.6) or map_of(asked)
+    page = explore("long", at_head(head=1), api=api)
+    page.wait_for_selector(".map-canvas canvas", state="attached")
+    page.wait_for_timeout(1500)
+    assert page.locator(".text-token").all_inner_texts() == model("long").words[:500]
+    # It follows the map.
+    page.evaluate(f"location.hash = '{at_head('at=70000.5,69990.5,4', head=1)}'")
+    at_rest(page)
+    first = page.locator(".text-token").first
+    assert 69800 < int(first.get_attribute("data-at")) < 69990
 
 
 def test_a_pixel_of_many_pairs_tells_the_largest(explore):
