@@ -15,6 +15,8 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
+from command import Served, write_model
+from mock_models import MODELS
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent
@@ -130,6 +132,43 @@ def chromium(request):
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def qkv():
+    path = shutil.which(os.environ.get("QKV", "qkv"))
+    if path is None:
+        pytest.skip("no command qkv: give its path by QKV")
+    return path
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """The file of a model, written once."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def path(name):
+        file = folder / f"{name}.safetensors"
+        if not file.exists():
+            write_model(file, MODELS[name]())
+        return file
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def serve(qkv, saved):
+    """`qkv view` of a model's file, or of another file; one of each for all tests."""
+    started = {}
+
+    def served(name):
+        if name not in started:
+            started[name] = Served(qkv, name if isinstance(name, Path) else saved(name))
+        return started[name]
+
+    yield served
+    for one in started.values():
+        one.close()
+
+
 @contextlib.contextmanager
 def serving(port=0):
     """`data` is what the page is served with, `engine(lesson)` and `explorer` answer, `asked` is kept."""
@@ -154,7 +193,10 @@ def server():
 
 @pytest.fixture
 def open_page(chromium, server):
-    """Opens the page; at the end nothing may have been complained of, or asked of another host."""
+    """Opens the page of the mock, of a file or of a `Served` site.
+
+    At the end nothing may have been complained of, or asked of another host.
+    """
     contexts, complaints = [], []
 
     def watch(page, allowed):
@@ -166,18 +208,21 @@ def open_page(chromium, server):
             lambda request: request.url.startswith(allowed) or complaints.append(f"request: {request.url}"),
         )
 
-    def opened(fragment="", *, lesson=None, file=None, init=None, **options):
+    def opened(fragment="", *, lesson=None, file=None, site=None, init=None, **options):
         if lesson is not None:
             server.data = {"live": server.data["live"], "lesson": lesson}
         options = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light", **options}
         context = chromium.new_context(**options)
         contexts.append(context)
+        if site is not None:
+            context.add_cookies(site.cookies)
         page = context.new_page()
         if init is not None:
             page.add_init_script(init)
-        watch(page, (file.as_uri() if file else server.url, "data:"))
+        address = file.as_uri() if file else (site or server).url
+        watch(page, (address, "data:"))
         page.complaints = complaints
-        page.goto((file.as_uri() if file else server.url) + (f"#{fragment}" if fragment else ""))
+        page.goto(address + (f"#{fragment}" if fragment else ""))
         page.wait_for_selector(".chain[aria-busy=false] td, main .notice:not([hidden])", state="attached")
         return page
 
