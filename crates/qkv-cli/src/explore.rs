@@ -39,9 +39,13 @@ pub struct Layer {
 /// # Errors
 /// If it cannot be read, or what it holds does not fit.
 pub fn recording(path: &Path) -> anyhow::Result<explorer::Input> {
-    let title = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let source = Source { path: path.to_path_buf(), name: None };
-    Ok(open(&source, &AttentionOptions::default())?.into_input(title))
+    Ok(open(&source, &AttentionOptions::default())?.into_input(title(path)))
+}
+
+/// The file's name: where it lies is nobody's business whom a page is given.
+pub(crate) fn title(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 /// The lesson that the page starts from: the numbers that PyTorch draws after `torch.manual_seed(42)`.

@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
 fn opened(source: &Source, arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<explorer::Input> {
     let opened = explore::open(source, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
-    Ok(opened.into_input(source.path.display().to_string()))
+    Ok(opened.into_input(explore::title(&source.path)))
 }
 
 fn exported(input: Option<&explorer::Input>) -> anyhow::Result<String> {

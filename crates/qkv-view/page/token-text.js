@@ -48,6 +48,8 @@ class TokenText {
   }
 
   part([from, to], { words, weights, here }) {
+    // Tokens that have their spaces with them need no others.
+    const between = words.some((word) => /^\s/.test(word)) ? () => element('wbr') : () => ' ';
     const parts = from > 0 ? [element('span', { class: 'gap' }, ` … ${from} `)] : [];
     for (let at = from; at < to; at += 1) {
       const token = element('bdi', { class: 'text-token', 'data-at': at, title: String(at), role: 'button', tabindex: -1 }, visibleWord(words[at]));
@@ -56,7 +58,7 @@ class TokenText {
         token.style.setProperty('--weight', weights.get(at).toFixed(3));
       }
       if (at === here) token.classList.add('here');
-      parts.push(token, words[at].endsWith('\n') ? element('br') : ' ');
+      parts.push(token, words[at].endsWith('\n') ? element('br') : between());
     }
     return parts;
   }

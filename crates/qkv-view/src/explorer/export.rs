@@ -6,8 +6,8 @@ use qkv::{Error, HeadSurvey, Map, Of, Pool, Progress};
 use serde_json::{Value, json};
 
 use super::pyramid::{Levels, Shown};
-use super::ranks::{QueryRanks, Ranked};
-use super::source::{Facts, Failure, Head, Input, Opening, Tokens};
+use super::ranks::largest;
+use super::source::{Failure, Head, Input, Layer, Opening};
 use super::{columns, scale_json};
 use crate::json::number;
 use crate::picture;
@@ -20,6 +20,8 @@ const SIDE_OF_MANY: usize = 256;
 const LISTED: usize = 8;
 /// Of all heads together; more would make the file too large, and then there are none.
 const MOST_LISTED: usize = 1_000_000;
+/// Weights that are ranked at a time.
+const PAIRS_AT_A_TIME: usize = 1 << 20;
 /// Numbers of a head that are all in the file.
 const MOST_VALUES: usize = 4096;
 
@@ -29,29 +31,29 @@ const MOST_VALUES: usize = 4096;
 /// As the engine's, and if progress cancelled.
 pub fn exported(input: &Input, progress: &mut Progress<'_>) -> Result<Value, Failure> {
     let batches = input.batches();
-    let size = |facts: &Facts| (facts.heads * batches, facts.heads * batches * facts.len_query);
-    let sizes = input.layers.iter().map(|layer| size(layer.facts()));
+    let sizes = input.layers.iter().map(|layer| {
+        let heads = layer.facts().heads * batches;
+        (heads, heads * layer.facts().len_query)
+    });
     let (heads, queries) = sizes.fold((0, 0_usize), |all, one| (all.0 + one.0, all.1.saturating_add(one.1)));
     let lists = queries.saturating_mul(2 * LISTED) <= MOST_LISTED;
     let side = if heads > MANY { SIDE_OF_MANY } else { SIDE };
     let (mut sets, mut entries): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
     for batch in 0..batches {
         for layer in &input.layers {
-            let (facts, tokens) = (layer.facts(), layer.tokens(batch));
+            let tokens = layer.tokens(batch);
             let ids = tokens.ids();
             let set = json!({ "keys": tokens.keys, "queries": tokens.queries });
             let at = sets.iter().position(|known| *known == set).unwrap_or(sets.len());
             if at == sets.len() {
                 sets.push(set);
             }
-            for head in 0..facts.heads {
+            for head in 0..layer.facts().heads {
                 if progress(entries.len() as u64, heads as u64).is_break() {
                     return Err(Error::Cancelled.into());
                 }
-                let exporting = Exporting { facts, tokens: &tokens, ids: &ids, side, lists };
-                let opening = Opening { batch, head, ..Opening::default() };
-                let mut entry = layer.see(&opening, |opened| exporting.entry(opened, head))?;
-                entry["batch"] = json!(batch);
+                let exporting = Exporting { layer: &**layer, batch, head, ids: &ids, side, lists };
+                let mut entry = exporting.entry()?;
                 entry["tokens"] = json!(at);
                 entries.push(entry);
             }
@@ -60,38 +62,48 @@ pub fn exported(input: &Input, progress: &mut Progress<'_>) -> Result<Value, Fai
     Ok(json!({ "input": input.json(), "tokens": sets, "heads": entries }))
 }
 
-/// One layer, and how much of it is put into the file.
+/// One head, and how much of it is put into the file.
 struct Exporting<'e> {
-    facts: &'e Facts,
-    tokens: &'e Tokens<'e>,
+    layer: &'e dyn Layer,
+    batch: usize,
+    head: usize,
     ids: &'e Option<(Vec<u32>, Vec<u32>)>,
     side: usize,
     lists: bool,
 }
 
 impl Exporting<'_> {
-    fn entry(&self, opened: &dyn Head, head: usize) -> Result<Value, Failure> {
+    fn entry(&self) -> Result<Value, Failure> {
+        let whole = Opening { batch: self.batch, head: self.head, ..Opening::default() };
+        let (mut entry, found) = self.layer.see(&whole, |opened| self.of_all(opened))?;
+        if self.lists {
+            self.add_queries(&mut entry, &found)?;
+        }
+        Ok(entry)
+    }
+
+    /// What takes passes over the whole head.
+    fn of_all(&self, opened: &dyn Head) -> Result<(Value, HeadSurvey), Failure> {
         let mut survey = qkv::Survey::new();
         if let Some((queries, keys)) = self.ids {
             survey = survey.tokens(queries, keys);
         }
         let found = opened.survey(&survey, None)?;
-        let row = columns::entries(&found.summary(), self.tokens.keys.is_some());
+        let layer = self.layer.facts().layer;
+        let row = columns::entries(&found.summary(), self.ids.is_some());
         let mut entry = json!({
-            "layer": self.facts.layer,
-            "head": head,
-            "row": columns::row(self.facts.layer, head, &row),
+            "layer": layer,
+            "head": self.head,
+            "batch": self.batch,
+            "row": columns::row(layer, self.head, &row),
             "map": self.map(opened)?,
         });
-        if self.lists {
-            self.add_queries(&mut entry, opened, &found)?;
-        }
         let (len_query, len_key) = opened.lengths();
         if len_query.saturating_mul(len_key) <= MOST_VALUES {
             let weights = opened.map(&Map::new(Of::Weights).cell(1, 1), None)?;
             entry["values"] = weights.rows().into_iter().map(|row| shorts(row.iter().copied())).collect();
         }
-        Ok(entry)
+        Ok((entry, found))
     }
 
     fn map(&self, opened: &dyn Head) -> Result<Value, Failure> {
@@ -106,17 +118,27 @@ impl Exporting<'_> {
     }
 
     /// Each query's numbers, and its keys.
-    fn add_queries(&self, entry: &mut Value, opened: &dyn Head, found: &HeadSurvey) -> Result<(), Failure> {
+    fn add_queries(&self, entry: &mut Value, found: &HeadSurvey) -> Result<(), Failure> {
         let rows = &found.rows;
         entry["mass"] = shorts(rows.iter().map(|row| row.mass));
         entry["entropy"] = shorts(rows.iter().map(|row| row.entropy));
         entry["distance"] = shorts(rows.iter().map(|row| row.distance));
         entry["received"] = shorts(found.received.iter().copied());
         let (mut by_weight, mut by_influence) = (Vec::new(), Vec::new());
-        for query in opened.queries() {
-            let ranks = QueryRanks::new(opened, query, LISTED)?;
-            by_weight.push(triples(&ranks.by_weight));
-            by_influence.push(triples(&ranks.by_influence));
+        let at_a_time = (PAIRS_AT_A_TIME / found.received.len().max(1)).max(1);
+        for start in (0..rows.len()).step_by(at_a_time) {
+            let queries = Some(start..rows.len().min(start + at_a_time));
+            let place = Opening { batch: self.batch, head: self.head, queries, stats: None };
+            let cells = |of| Map::new(of).cell(1, 1);
+            let numbers = |head: &dyn Head| {
+                Ok((head.map(&cells(Of::Weights), None)?, head.map(&cells(Of::Influence), None)?))
+            };
+            let (weights, influences) = self.layer.see(&place, numbers)?;
+            for (weights, influences) in weights.rows().into_iter().zip(influences.rows()) {
+                let (weights, influences) = (weights.to_vec(), influences.to_vec());
+                by_weight.push(triples(&largest(&weights, LISTED), &weights, &influences));
+                by_influence.push(triples(&largest(&influences, LISTED), &weights, &influences));
+            }
         }
         entry["by_weight"] = by_weight.into();
         entry["by_influence"] = by_influence.into();
@@ -124,17 +146,17 @@ impl Exporting<'_> {
     }
 }
 
-fn triples(list: &[Ranked]) -> Value {
-    list.iter().flat_map(|one| [json!(one.index), short(one.weight), short(one.influence)]).collect()
+fn triples(keys: &[usize], weights: &[f64], influences: &[f64]) -> Value {
+    keys.iter().flat_map(|&key| [json!(key), short(weights[key]), short(influences[key])]).collect()
 }
 
 fn shorts(numbers: impl Iterator<Item = f64>) -> Value {
     numbers.map(short).collect()
 }
 
-/// With the four digits that are shown.
+/// With some digits more than are shown, as a rule.
 fn short(x: f64) -> Value {
-    match format!("{x:.3e}").parse::<f64>() {
+    match format!("{x:.5e}").parse::<f64>() {
         Ok(rounded) if rounded.is_finite() => json!(rounded),
         _ => number(x),
     }

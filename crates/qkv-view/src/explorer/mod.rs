@@ -98,6 +98,8 @@ struct State {
     pictures: Shelf<Picture, Arc<Vec<u8>>>,
     /// One for each batch that was asked for.
     surveys: Vec<Survey>,
+    /// Whether a pyramid's turn is next, or the table's.
+    map_next: bool,
     /// Nobody will ask any more.
     closed: bool,
 }
@@ -132,6 +134,7 @@ impl Explorer {
             maps: Shelf::new(PYRAMIDS_BYTES),
             pictures: Shelf::new(PICTURES_BYTES),
             surveys: Vec::new(),
+            map_next: true,
             closed: false,
         };
         let explorer =

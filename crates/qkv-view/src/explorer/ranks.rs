@@ -141,11 +141,15 @@ fn weights(
     Ok(head.map(&map, progress)?.into_raw_vec_and_offset().0)
 }
 
-/// The places of the largest numbers above 0, the largest first.
-fn largest(numbers: &[f64], count: usize) -> Vec<usize> {
+/// The places of the largest numbers above 0, the largest first, and of equal ones the earlier.
+pub(super) fn largest(numbers: &[f64], count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..numbers.len()).filter(|&at| numbers[at] > 0.0).collect();
-    places.sort_by(|&a, &b| numbers[b].total_cmp(&numbers[a]));
-    places.truncate(count);
+    let before = |a: &usize, b: &usize| numbers[*b].total_cmp(&numbers[*a]).then(a.cmp(b));
+    if count < places.len() {
+        places.select_nth_unstable_by(count, before);
+        places.truncate(count);
+    }
+    places.sort_unstable_by(before);
     places
 }
 

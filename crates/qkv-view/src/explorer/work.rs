@@ -1,5 +1,5 @@
-//! What is done in the background, for as long as someone asks for it: pyramids first, and of these the one that is looked at; then the
-//! table of heads. Each piece is some queries of one head, so that a question never waits long.
+//! What is done in the background, for as long as someone asks for it: the pyramid that is looked at before all else; then by turns those of
+//! thumbnails and the table of heads. Each piece is some queries of one head, so that a question never waits long.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ struct Closed;
 impl Explorer {
     /// What is to be done next; waits for it, but not forever.
     fn next_piece(&self) -> Result<Option<Piece>, Closed> {
-        let state = self.lock();
+        let mut state = self.lock();
         if state.closed {
             return Err(Closed);
         }
@@ -69,18 +69,23 @@ impl Explorer {
             let wanted = built.asked.elapsed() < FRESH && done < total && built.failed.is_none();
             wanted.then_some(((built.looked_at, done > 0), building))
         });
-        if let Some((_, building)) = wanted.max_by_key(|(urgency, _)| *urgency) {
-            return Ok(Some(Piece::Map(building.clone())));
-        }
+        let map = wanted.max_by_key(|(urgency, _)| *urgency);
         let all = self.heads_of_all();
-        let wanted = state.surveys.iter().find(|survey| {
+        let survey = state.surveys.iter().find(|survey| {
             survey.asked.elapsed() < FRESH && survey.rows.len() < all && survey.failed.is_none()
         });
-        if let Some(survey) = wanted {
-            return Ok(Some(Piece::Survey { batch: survey.batch }));
+        let piece = match (map, survey) {
+            (Some(((looked_at, _), building)), survey) if looked_at || state.map_next || survey.is_none() => {
+                Some(Piece::Map(building.clone()))
+            }
+            (_, Some(survey)) => Some(Piece::Survey { batch: survey.batch }),
+            _ => None,
+        };
+        state.map_next = matches!(piece, Some(Piece::Survey { .. }));
+        if piece.is_none() {
+            drop(self.wanted.wait_timeout(state, PATIENCE));
         }
-        drop(self.wanted.wait_timeout(state, PATIENCE));
-        Ok(None)
+        Ok(piece)
     }
 
     fn build(&self, building: &Building) {

@@ -102,6 +102,9 @@ fn map(explorer: &Explorer, asked: &Question) -> Result<Answer, Refusal> {
 fn tile(explorer: &Explorer, asked: &Question) -> Result<Answer, Refusal> {
     let at = [needed("level", asked.level)?, needed("x", asked.x)?, needed("y", asked.y)?];
     let ends = (needed("low", asked.low)?, needed("high", asked.high)?);
+    if !(ends.0.is_finite() && ends.1.is_finite()) {
+        return Err(wrong("low, high", Some(&format!("{}, {}", ends.0, ends.1)), "finite numbers"));
+    }
     Ok(Answer::Png(explorer.tile(asked.place(explorer)?, asked.shown()?, at, ends)?))
 }
 
@@ -169,7 +172,11 @@ async fn answer(
 ) -> Response {
     let Query(asked) = match asked {
         Ok(asked) => asked,
-        Err(rejected) => return refusal(StatusCode::BAD_REQUEST, &rejected.body_text()),
+        Err(rejected) => {
+            let words = rejected.body_text();
+            let words = words.strip_prefix("Failed to deserialize query string: ").unwrap_or(&words);
+            return refusal(StatusCode::BAD_REQUEST, words);
+        }
     };
     let asked = Arc::new(asked);
     let since = Instant::now();
