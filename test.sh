@@ -73,7 +73,7 @@ page() {
     "$venv/bin/pip" install --quiet -r "$page_tests/requirements.txt"
     # Building anew, without the tests' needs, would build all of it again.
     [ -x target/release/qkv ] || cargo build --locked --workspace --exclude qkv-python --release
-    QKV="$PWD/target/release/qkv" CHROMIUM="$CHROMIUM" "$venv/bin/python" -m pytest "$page_tests"
+    QKV="$PWD/target/release/qkv" CHROMIUM="$CHROMIUM" "$venv/bin/python" -m pytest -n 3 "$page_tests"
 }
 
 have_venv() { [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"; }

@@ -21,6 +21,8 @@ class Thumbnails {
 
   /** All heads in an order; `grouped`: by layer. `value(head)` is written under each. */
   show(heads, { grouped, value }) {
+    // Before the cards are moved, which lets go of it.
+    const focused = this.element.contains(document.activeElement) ? document.activeElement : null;
     const rows = new Map();
     for (const head of heads) {
       const key = grouped ? head.layer : null;
@@ -30,7 +32,6 @@ class Thumbnails {
       const label = grouped && layer !== null ? [element('h3', null, `Layer ${layer}`)] : [];
       return element('div', { class: 'thumbnail-row' }, ...label, element('div', { class: 'thumbnail-cards' }, ...list.map((head) => this.card(head, { grouped, value }))));
     });
-    const focused = this.element.contains(document.activeElement) ? document.activeElement : null;
     this.element.replaceChildren(...parts);
     this.rove(focused ?? this.element.querySelector('.thumbnail[tabindex="0"]') ?? this.element.querySelector('.thumbnail'));
     focused?.focus();

@@ -11,8 +11,10 @@ from typing_extensions import Unpack
 from qkv._results import AttentionResult
 
 __all__ = [
+    "Explored",
     "Partial",
     "Plan",
+    "Serving",
     "StreamWriter",
     "__version__",
     "array_names",
@@ -23,11 +25,14 @@ __all__ = [
     "merge",
     "partial",
     "plan",
+    "png",
     "reference",
+    "run_command",
     "scaled_dot_product_attention",
     "scores",
     "set_num_threads",
     "simd",
+    "write_file",
 ]
 __version__: str
 
