@@ -65,8 +65,11 @@ pub(crate) fn open(source: &Source, options: &AttentionOptions) -> anyhow::Resul
         let (mut layer, warnings) = one_layer(source, options, threads.clone())?;
         if let Some(before) = opened.layers.last() {
             layer.input.share_tokens(&before.input);
-        } else {
-            opened.warnings = warnings;
+        }
+        for warning in warnings {
+            if !opened.warnings.contains(&warning) {
+                opened.warnings.push(warning);
+            }
         }
         opened.layers.push(layer);
     }

@@ -53,7 +53,7 @@ pub struct Arguments {
 const MEANINGS: &str = "\
 Columns, means over the queries that attend something:
   entropy    of the weights, in nats
-  keys       its exponential: as many keys of equal weight would have it
+  keys       the mean of its exponential: as many keys of equal weight would have it
   distance   positions between query and key, by weight
   first      weight of the first key (--first-keys N: of the first N)
   self       weight of the query's own position

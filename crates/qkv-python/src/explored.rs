@@ -18,7 +18,7 @@ use qkv_view::page;
 use qkv_view::picture;
 use qkv_view::server::{Running, Server};
 
-use crate::error::Stop;
+use crate::error::{Stop, of_file};
 use crate::pool;
 
 /// Layer, head and batch.
@@ -170,7 +170,10 @@ pub fn png(py: Python<'_>, svg: &str, scale: f32) -> PyResult<Vec<u8>> {
 }
 
 fn opened(path: &Path) -> PyResult<Input> {
-    explore::recording(path).map_err(|error| PyValueError::new_err(format!("{error:#}")))
+    explore::recording(path).map_err(|error| match error.downcast::<qkv_io::Error>() {
+        Ok(error) => of_file(error),
+        Err(error) => PyValueError::new_err(format!("{error:#}")),
+    })
 }
 
 impl Explored {

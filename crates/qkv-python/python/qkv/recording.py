@@ -78,7 +78,7 @@ class Recording:
         """All heads of all layers, a dict for each: what ``pandas.DataFrame`` makes a table of.
 
         ``layer``, ``head``, and means over the queries that attend something: ``entropy`` of the weights in
-        nats, ``keys`` (its exponential), ``distance`` in positions, and the weight of the ``first`` key (of
+        nats, ``keys`` (of exp(entropy)), ``distance`` in positions, and the weight of the ``first`` key (of
         the first ``first_keys``), of the query's own position (``self``), of the ``previous`` one, of the
         ``same`` token elsewhere, and of what followed the token earlier (``after``); None where there is no
         mean or there are no tokens. ``empty`` queries attend nothing, those of ``nan`` have weights that are

@@ -43,8 +43,10 @@ impl Drawing {
         head: &dyn Head,
         progress: Option<&mut Progress<'_>>,
     ) -> Result<Array2<f64>, Failure> {
-        let pool = picture::farthest_for_scores(self.shown.of, self.shown.pool);
-        let map = Map::new(self.shown.of).pool(pool).size(self.size, self.size).keys(self.keys.clone());
+        let map = Map::new(self.shown.of)
+            .pool(self.shown.pooling())
+            .size(self.size, self.size)
+            .keys(self.keys.clone());
         Ok(head.map(&map, progress)?)
     }
 
@@ -92,7 +94,7 @@ impl Shown {
         if cells == pairs {
             return String::new();
         }
-        let pooled = match picture::farthest_for_scores(self.of, self.pool) {
+        let pooled = match self.pooling() {
             Pool::Max => "the largest",
             Pool::Mean => "the mean",
             Pool::Sum => "the sum",

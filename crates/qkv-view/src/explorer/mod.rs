@@ -93,6 +93,7 @@ pub struct Explorer {
     turns: Turns,
 }
 
+/// It is never locked while a [`Building`] is waited for, since that may take a moment; nor the other way round.
 struct State {
     maps: Shelf<(Place, Shown), Arc<Building>>,
     pictures: Shelf<Picture, Arc<Vec<u8>>>,
@@ -168,10 +169,10 @@ impl Explorer {
     }
 
     fn layer(&self, layer: Option<usize>) -> Result<usize, Refusal> {
-        let found = self.input.layers.iter().position(|one| layer.is_none() || one.facts().layer == layer);
+        let found = self.input.layers.iter().position(|one| one.facts().layer == layer);
         found.ok_or_else(|| Refusal::Wrong {
             what: "layer",
-            got: layer.map_or("none".to_string(), |layer| layer.to_string()),
+            got: layer.map_or("nothing".to_string(), |layer| layer.to_string()),
             wanted: "one that the input has".to_string(),
         })
     }
@@ -367,8 +368,10 @@ impl Explorer {
     /// Maxima and sums, if a pyramid of this head knows them.
     fn stats_of(&self, place: Place, queries: &Range<usize>) -> Option<Stats> {
         let state = self.lock();
-        let mut buildings = state.maps.values().filter(|building| building.place == place);
-        buildings.find_map(|building| Some(building.lock().pyramid.stats()?.of(queries)))
+        let buildings = state.maps.values().filter(|building| building.place == place);
+        let buildings: Vec<_> = buildings.cloned().collect();
+        drop(state);
+        buildings.iter().find_map(|building| Some(building.lock().pyramid.stats()?.of(queries)))
     }
 
     /// The pyramid of a map, begun if there is none.
@@ -382,13 +385,15 @@ impl Explorer {
         let bytes = pyramid.bytes();
         let built = Built { pyramid, asked: Instant::now(), looked_at: false, failed: None };
         let building = Arc::new(Building { place, shown, state: built.into() });
-        state.maps.put((place, shown), building.clone(), bytes);
+        // One that is worked on stays, or several that are asked for in turn would never be whole.
+        let may_go = |other: &Arc<Building>| !other.is_worked_on();
+        state.maps.put((place, shown), building.clone(), bytes, may_go);
         building
     }
 
     fn painted(&self, picture: Picture, cells: &Array2<f64>, scale: &Scale) -> Arc<Vec<u8>> {
         let png = Arc::new(picture::cells_png(&cells.view(), scale));
-        self.lock().pictures.put(picture, png.clone(), png.len());
+        self.lock().pictures.put(picture, png.clone(), png.len(), |_| true);
         png
     }
 
@@ -406,6 +411,11 @@ impl Place {
 impl Building {
     fn lock(&self) -> MutexGuard<'_, Built> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is not whole, and someone asked for it a moment ago. One that is locked is.
+    fn is_worked_on(&self) -> bool {
+        self.state.try_lock().map_or(true, |built| !built.pyramid.is_whole() && built.asked.elapsed() < FRESH)
     }
 
     /// Says that someone waits for it.

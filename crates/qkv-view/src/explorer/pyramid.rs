@@ -10,6 +10,7 @@ use ndarray::{Array2, ArrayView2, s};
 use qkv::{Map, Of, Pool};
 
 use super::source::Stats;
+use super::work::queries_of_piece;
 use crate::picture::{self, Scale};
 
 /// Rows and columns of a tile.
@@ -20,9 +21,6 @@ const SIDE: usize = 1024;
 const LONGEST_CELL: usize = 32;
 /// Of the base, whatever the tiles take.
 const LARGEST_SIDE: usize = 4096;
-/// So many pairs are read at a time, about; and so many queries at least, which all threads share.
-const PAIRS_AT_A_TIME: usize = 1 << 24;
-const QUERIES_AT_A_TIME: usize = 1024;
 
 /// Numbers of the base that are looked at to find colours.
 const SAMPLED: usize = 1 << 20;
@@ -32,14 +30,19 @@ const SAMPLED: usize = 1 << 20;
 pub struct Shown {
     /// Which numbers.
     pub of: Of,
-    /// Only [`Pool::Max`], as [`picture::farthest_for_scores`] reads it, and [`Pool::Mean`] are known to pages.
+    /// [`Pool::Max`] of scores is [`Pool::Farthest`].
     pub pool: Pool,
 }
 
 impl Shown {
+    /// How numbers are pooled: see [`picture::farthest_for_scores`].
+    pub(super) fn pooling(self) -> Pool {
+        picture::farthest_for_scores(self.of, self.pool)
+    }
+
     /// A map of cells of this length, to be bounded.
     pub(super) fn map(self, cell: usize) -> Map {
-        Map::new(self.of).pool(picture::farthest_for_scores(self.of, self.pool)).cell(cell, cell)
+        Map::new(self.of).pool(self.pooling()).cell(cell, cell)
     }
 
     /// Whether its numbers need maxima and sums.
@@ -143,7 +146,7 @@ impl Pyramid {
         let (len_query, len_key) = self.levels.lengths;
         let cell = self.levels.cell(self.levels.base());
         let start = self.rows() * cell;
-        let count = (PAIRS_AT_A_TIME / len_key.max(1)).max(QUERIES_AT_A_TIME).next_multiple_of(cell);
+        let count = queries_of_piece(len_key).next_multiple_of(cell);
         (!self.is_whole()).then(|| (start..len_query.min(start + count), self.shown.map(cell)))
     }
 
@@ -255,20 +258,23 @@ fn halved(below: ArrayView2<'_, f32>, shown: Shown, levels: Levels, level: usize
 
 /// Numbers that each stand for so many pairs. One that is NaN makes all so.
 fn pooled(numbers: impl Iterator<Item = (f64, f64)>, shown: Shown) -> f64 {
-    let larger = |a: f64, b: f64| match picture::farthest_for_scores(shown.of, shown.pool) {
-        Pool::Farthest => b.abs() > a.abs(),
-        _ => b > a,
+    let most = |larger: fn(f64, f64) -> bool, numbers: &mut dyn Iterator<Item = f64>| {
+        let most = numbers.reduce(|a, b| match () {
+            () if a.is_nan() || b.is_nan() => f64::NAN,
+            () if larger(b, a) => b,
+            () => a,
+        });
+        most.unwrap_or(f64::NAN)
     };
-    if shown.pool == Pool::Mean {
-        let (sum, pairs) = numbers.fold((0.0, 0.0), |(sum, all), (x, pairs)| (sum + x * pairs, all + pairs));
-        return sum / pairs;
+    match shown.pooling() {
+        Pool::Mean => {
+            let sums = numbers.fold((0.0, 0.0), |(sum, all), (x, pairs)| (sum + x * pairs, all + pairs));
+            sums.0 / sums.1
+        }
+        Pool::Sum => numbers.map(|(x, _)| x).sum(),
+        Pool::Max => most(|b, a| b > a, &mut numbers.map(|(x, _)| x)),
+        Pool::Farthest => most(|b, a| b.abs() > a.abs(), &mut numbers.map(|(x, _)| x)),
     }
-    let most = numbers.map(|(x, _)| x).reduce(|a, b| match () {
-        () if a.is_nan() || b.is_nan() => f64::NAN,
-        () if larger(a, b) => b,
-        () => a,
-    });
-    most.unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -328,6 +334,7 @@ mod tests {
         for (rows, columns) in [(1, 1), (5, 3), (300, 1000), (1025, 700), (2500, 1)] {
             assert_levels(rows, columns, weights(Pool::Max));
             assert_levels(rows, columns, weights(Pool::Mean));
+            assert_levels(rows, columns, weights(Pool::Sum));
             assert_levels(rows, columns, Shown { of: Of::Scores, pool: Pool::Max });
         }
     }

@@ -20,15 +20,24 @@ impl<K: Hash + Eq, V> Shelf<K, V> {
         self.kept.get(key).map(|(value, _)| value)
     }
 
-    /// Keeps it, however large it is, and lets go of others.
-    pub fn put(&mut self, key: K, value: V, bytes: usize) {
+    /// Keeps it, however large it is, and lets go of others that may.
+    pub fn put(&mut self, key: K, value: V, bytes: usize, may_go: impl Fn(&V) -> bool) {
+        let mut stay = Vec::new();
+        while self.bytes + bytes > self.most {
+            let Some((other, (kept, size))) = self.kept.pop_lru() else { break };
+            self.bytes -= size;
+            if !may_go(&kept) {
+                stay.push((other, (kept, size)));
+            }
+        }
+        for (other, (kept, size)) in stay {
+            self.bytes += size;
+            self.kept.push(other, (kept, size));
+        }
         if let Some((_, (_, before))) = self.kept.push(key, (value, bytes)) {
             self.bytes -= before;
         }
         self.bytes += bytes;
-        while self.bytes > self.most && self.kept.len() > 1 {
-            self.bytes -= self.kept.pop_lru().map_or(0, |(_, (_, bytes))| bytes);
-        }
     }
 
     /// From the one looked at last.
@@ -45,14 +54,18 @@ mod tests {
     fn the_oldest_go_when_there_is_no_room() {
         let mut shelf = Shelf::new(10);
         for key in 0..3 {
-            shelf.put(key, key, 4);
+            shelf.put(key, key, 4, |_| true);
             shelf.get(&0);
         }
         assert_eq!([0, 1, 2].map(|key| shelf.get(&key).copied()), [Some(0), None, Some(2)]);
         // The same again takes no more room.
-        shelf.put(2, 7, 4);
+        shelf.put(2, 7, 2, |_| true);
         assert_eq!([0, 2].map(|key| shelf.get(&key).copied()), [Some(0), Some(7)]);
-        shelf.put(3, 3, 99);
-        assert_eq!(shelf.values().collect::<Vec<_>>(), [&3]);
+        shelf.put(3, 3, 99, |kept| *kept != 7);
+        let mut kept: Vec<_> = shelf.values().copied().collect();
+        kept.sort_unstable();
+        assert_eq!((kept, shelf.bytes), (vec![3, 7], 101));
+        shelf.put(4, 4, 1, |_| true);
+        assert_eq!((shelf.values().copied().collect::<Vec<_>>(), shelf.bytes), (vec![4], 1));
     }
 }

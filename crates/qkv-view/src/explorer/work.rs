@@ -10,9 +10,6 @@ use serde_json::Value;
 use super::source::Opening;
 use super::{Building, Explorer, FRESH, Place, columns};
 
-/// Pairs and queries of a piece of a survey, about; and the least of queries, which all threads share.
-const PAIRS_AT_A_TIME: usize = 1 << 24;
-const QUERIES_AT_A_TIME: usize = 1024;
 /// How long to wait before looking whether anybody is left who could ask.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -35,6 +32,13 @@ impl Survey {
     pub fn new(batch: usize) -> Self {
         Self { batch, rows: Vec::new(), asked: Instant::now(), failed: None, part: Vec::new(), ids: None }
     }
+}
+
+/// Queries of a piece of work: so many that there are some million pairs, but as many at least as all threads can share.
+pub(super) fn queries_of_piece(len_key: usize) -> usize {
+    const PAIRS: usize = 1 << 24;
+    const LEAST: usize = 1024;
+    (PAIRS / len_key.max(1)).max(LEAST)
 }
 
 enum Piece {
@@ -63,8 +67,9 @@ impl Explorer {
         if state.closed {
             return Err(Closed);
         }
+        // One that is locked is being asked about; it is found the next time.
         let wanted = state.maps.values().filter_map(|building| {
-            let built = building.lock();
+            let built = building.state.try_lock().ok()?;
             let (done, total) = built.pyramid.progress();
             let wanted = built.asked.elapsed() < FRESH && done < total && built.failed.is_none();
             wanted.then_some(((built.looked_at, done > 0), building))
@@ -109,8 +114,7 @@ impl Explorer {
         let Some((place, done, ids)) = self.next_of_survey(batch) else { return };
         let layer = self.layer_of(place);
         let (len_query, len_key) = (layer.facts().len_query, layer.facts().len_key);
-        let count = (PAIRS_AT_A_TIME / len_key.max(1)).max(QUERIES_AT_A_TIME);
-        let queries = done..len_query.min(done + count);
+        let queries = done..len_query.min(done + queries_of_piece(len_key));
         let ended = queries.end == len_query;
         let mut survey = qkv::Survey::new();
         if let Some(ids) = &ids {

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -146,14 +147,14 @@ fn secret() -> io::Result<String> {
 }
 
 #[derive(Deserialize)]
-struct Opening {
+struct Token {
     token: Option<String>,
 }
 
 /// Lets in who came by this server's own address and has shown the token, and says with each answer what may be done with it.
 async fn guard(
     State(site): State<Arc<Site>>,
-    Query(opening): Query<Opening>,
+    token: Result<Query<Token>, QueryRejection>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -162,10 +163,13 @@ async fn guard(
         refusal(StatusCode::FORBIDDEN, "this page is served to 127.0.0.1 alone")
     } else if site.knows(headers) {
         next.run(request).await
-    } else if opening.token.is_some_and(|token| site.takes(&token)) {
+    } else if token.ok().and_then(|Query(shown)| shown.token).is_some_and(|token| site.takes(&token)) {
         site.welcome()
     } else {
-        refusal(StatusCode::FORBIDDEN, "this address was opened before: run `qkv view` again for a new one")
+        refusal(
+            StatusCode::FORBIDDEN,
+            "this page opens once, at the address that was printed: ask for a new one where it came from",
+        )
     };
     let headers = answer.headers_mut();
     for (name, value) in [
