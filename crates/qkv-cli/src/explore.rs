@@ -92,6 +92,8 @@ fn one_layer(
     let mut input = Input::read(&Sources::input(source), &options)?;
     let (facts, warnings, projected) = with_element!(input, T => threads.run(|| {
         let request = Request::<T>::new(&input, &options, simd)?;
+        let attention = request.attention(0);
+        request.call(&attention).check().map_err(|error| request.explained(error))?;
         anyhow::Ok((facts(&request, options.layer), describe::warnings(&request), projected(&request)))
     })?);
     if let Some(arrays) = projected {

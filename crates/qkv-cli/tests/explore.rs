@@ -164,6 +164,32 @@ fn what_there_is_not_is_refused_and_what_is_too_much() {
 }
 
 #[test]
+fn a_head_without_keys_is_answered_too() {
+    let place = Place::new();
+    let array = |length, salt| -> Array4<f32> { numbers((1, 2, length, 8), salt) };
+    let (q, k) = (array(5, 1), array(0, 2));
+    let named = [("q", q.view().into()), ("k", k.view().into()), ("v", k.view().into())];
+    let asked = Asked::new(&place.write("empty.safetensors", &named));
+    let map = asked.json("map?head=0&of=weights&pool=max");
+    assert_eq!(map["done"], map["total"]);
+    assert_eq!(asked.get("thumbnail?head=0").0, 200);
+    assert_eq!(
+        asked.json("cells?head=0&of=weights&queries=0:5&keys=0:0")["values"],
+        json!([[], [], [], [], []])
+    );
+    asked.refuses("key?head=0&key=0", "there is none");
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused_before_anything_is_served() {
+    let place = Place::new();
+    let input = recording(&place);
+    let mask = Array4::<f32>::from_elem((1, 1, 7, 7), -1.5);
+    let mask = place.write("mask.npy", &[("mask", mask.view().into())]);
+    qkv!("view", input, "--mask", mask, "--no-open").refused(&["mask"]);
+}
+
+#[test]
 fn without_a_file_there_is_nothing_to_explore() {
     let view = View::start(&[]);
     let (host, cookie) = (view.host(), view.enter());

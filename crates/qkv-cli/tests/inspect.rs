@@ -80,6 +80,10 @@ fn top_ranks_the_very_weights_that_attend_writes() {
         top["by_influence"].as_array().unwrap().iter().map(|entry| number(&entry["influence"])).collect();
     assert!(influences.is_sorted_by(|a, b| a >= b) && influences[0] > 0.0, "{influences:?}");
 
+    // More than there are is all.
+    let many =
+        qkv!("top", input, "--head", "1", "--query", "30", "-n", "18446744073709551615", "--json").json();
+    assert_eq!(many["by_weight"].as_array().unwrap().len(), 31);
     let of_key = qkv!("top", input, "--head", "1", "--key", "4", "-n", "3", "--json").json();
     let column = all.slice(s![1, .., 4]);
     let received: f64 = column.iter().map(|&w| f64::from(w)).sum();

@@ -270,8 +270,12 @@ fn shown(of: &str, pool: &str) -> PyResult<Shown> {
 /// An index that there is.
 fn below(what: &str, index: i64, count: usize) -> PyResult<usize> {
     let found = usize::try_from(index).ok().filter(|&index| index < count);
-    let wanted = || format!("{what}: got {index}, want 0 to {}", count.saturating_sub(1));
-    found.ok_or_else(|| PyValueError::new_err(wanted()))
+    found.ok_or_else(|| {
+        PyValueError::new_err(match count {
+            0 => format!("{what}: got {index}, but there is none"),
+            _ => format!("{what}: got {index}, want 0 to {}", count - 1),
+        })
+    })
 }
 
 fn positive(what: &str, number: i64) -> PyResult<usize> {

@@ -76,11 +76,10 @@ class Question:
         return self.below("batch", self.model.batches, usual=0)
 
     def layer(self):
-        """Without one it is the first."""
         layers = self.model.layers
-        layer = self.number("layer", usual=layers[0]) if "layer" in self.parameters else layers[0]
+        layer = self.number("layer", usual=layers[0]) if "layer" in self.parameters else None
         if layer not in layers:
-            raise wrong("layer", layer, "one that the input has")
+            raise wrong("layer", "nothing" if layer is None else layer, "one that the input has")
         return layer
 
     def place(self):

@@ -245,6 +245,7 @@ CELLS = {"layer": 1, "head": 1, "of": "weights", "queries": "0:2", "keys": "0:2"
     ("path", "parameters", "named"),
     [
         ("tokens", {"layer": 3}, "layer"),
+        ("tokens", {}, "layer"),
         ("tokens", {"layer": 0, "batch": 1}, "batch"),
         ("heads", {"batch": 1}, "batch"),
         ("heads", {"from": "x"}, "from"),

@@ -431,12 +431,12 @@ impl Building {
 }
 
 fn below(what: &'static str, index: usize, count: usize) -> Result<(), Refusal> {
-    match index < count {
-        true => Ok(()),
-        false => {
-            Err(Refusal::Wrong { what, got: index.to_string(), wanted: format!("a number below {count}") })
-        }
-    }
+    let wanted = match count {
+        _ if index < count => return Ok(()),
+        0 => "nothing, since there is none".to_string(),
+        _ => format!("a number below {count}"),
+    };
+    Err(Refusal::Wrong { what, got: index.to_string(), wanted })
 }
 
 /// A scale as pages draw it: its kind, its ends, whether there are numbers above them, and some of its colours.

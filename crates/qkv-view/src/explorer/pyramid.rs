@@ -223,7 +223,9 @@ impl Pyramid {
 
     /// Maxima and sums, once all are known.
     pub fn stats(&self) -> Option<&Stats> {
-        (self.is_whole() && self.shown.needs_stats()).then_some(&self.stats)
+        // Where there are no keys nothing was read, and there are none.
+        let are_all_known = self.is_whole() && self.stats.queries() == self.levels.lengths.0;
+        (are_all_known && self.shown.needs_stats()).then_some(&self.stats)
     }
 
     /// What it takes, or will take.

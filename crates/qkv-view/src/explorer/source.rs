@@ -227,6 +227,11 @@ impl Stats {
         Self { first_query: queries.start, max, sum }
     }
 
+    /// Of how many queries they are.
+    pub(super) fn queries(&self) -> usize {
+        self.max.len()
+    }
+
     /// What those of so many queries take.
     pub(super) fn bytes(queries: usize) -> usize {
         2 * queries * size_of::<f64>()

@@ -188,9 +188,11 @@ pub(super) fn surveyed<A: Real>(
         tokens: survey.tokens.map(|(query, key)| Tokens::new(query, key)),
     };
     let mut rows = vec![QuerySurvey::default(); queries.len()];
-    let mut top_keys = Ranking::new(queries.len(), survey.top);
-    let mut top_influence = Ranking::new(queries.len(), if influences.is_some() { survey.top } else { 0 });
-    let found = Mutex::new(InOrder::new(OfKeys::new(terms.len_key, survey.top)));
+    // No more can rank than there are.
+    let (most_keys, most_queries) = (survey.top.min(terms.len_key), survey.top.min(queries.len()));
+    let mut top_keys = Ranking::new(queries.len(), most_keys);
+    let mut top_influence = Ranking::new(queries.len(), if influences.is_some() { most_keys } else { 0 });
+    let found = Mutex::new(InOrder::new(OfKeys::new(terms.len_key, most_queries)));
     let tasks = rows.chunks_mut(SPAN).zip(top_keys.parts(SPAN)).zip(top_influence.parts(SPAN)).enumerate();
     let tasks = tasks.map(|(number, ((rows, top_keys), top_influence))| {
         let start = queries.start + number * SPAN;
@@ -205,7 +207,7 @@ pub(super) fn surveyed<A: Real>(
         progress,
         buffers,
         |scratch, mut span: Span<'_, A>| {
-            let mut of_keys = OfKeys::new(terms.len_key, survey.top);
+            let mut of_keys = OfKeys::new(terms.len_key, most_queries);
             span.survey(&mut of_keys, scratch);
             found.lock().unwrap_or_else(PoisonError::into_inner).take(span.number, of_keys);
         },
