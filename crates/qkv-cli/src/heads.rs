@@ -4,8 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use qkv::{HeadSummary, Survey};
-use qkv_view::explorer::{self, COLUMNS, Entry, Layer, Opening};
+use qkv_view::explorer::{self, COLUMNS, Entry, Layer, Line};
 use qkv_view::show;
 
 use crate::explore;
@@ -63,13 +62,6 @@ Columns, means over the queries that attend something:
   empty      queries that attend nothing
   nan        queries whose weights are NaN";
 
-/// One line of the table.
-struct Head {
-    layer: Option<usize>,
-    head: usize,
-    entries: [Entry; COLUMNS.len()],
-}
-
 pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<bool> {
     let opened = explore::open(&arguments.input, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
@@ -85,34 +77,18 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     Ok(true)
 }
 
-fn surveyed(layers: &[explore::Layer], arguments: &Arguments) -> anyhow::Result<Vec<Head>> {
-    let progress = Progress::new("surveying");
-    let count = layers.iter().map(|layer| layer.facts().heads).sum();
-    let mut heads = Vec::new();
+fn surveyed(layers: &[explore::Layer], arguments: &Arguments) -> anyhow::Result<Vec<Line>> {
     for layer in layers {
-        let facts = layer.facts();
-        below("--batch", arguments.batch, facts.batches)?;
-        let ids = layer.tokens(arguments.batch).ids();
-        let mut survey = Survey::new().first_keys(arguments.first_keys);
-        if let Some((queries, keys)) = &ids {
-            survey = survey.tokens(queries, keys);
-        }
-        for head in 0..facts.heads {
-            let place = Opening { batch: arguments.batch, head, ..Opening::default() };
-            let mut report = progress.part(heads.len(), count);
-            let summary: HeadSummary =
-                layer.see(&place, |head| Ok(head.survey(&survey, Some(&mut report))?.summary()))?;
-            heads.push(Head {
-                layer: facts.layer,
-                head,
-                entries: explorer::entries(&summary, ids.is_some()),
-            });
-        }
+        below("--batch", arguments.batch, layer.facts().batches)?;
     }
-    Ok(heads)
+    let progress = Progress::new("surveying");
+    let mut report = |done, total| progress.report(done, total);
+    let layers = layers.iter().map(|layer| layer as &dyn Layer);
+    explorer::surveyed(layers, arguments.batch, arguments.first_keys, &mut report)
+        .map_err(anyhow::Error::from_boxed)
 }
 
-fn print(heads: &[Head], source: &Source, form: Form, terminal: &mut Terminal) -> anyhow::Result<()> {
+fn print(heads: &[Line], source: &Source, form: Form, terminal: &mut Terminal) -> anyhow::Result<()> {
     let has_layers = heads.iter().any(|head| head.layer.is_some());
     let names: Vec<&str> = has_layers.then_some("layer").into_iter().chain(["head"]).chain(COLUMNS).collect();
     let cell = |entry: &Entry| match *entry {
@@ -120,7 +96,7 @@ fn print(heads: &[Head], source: &Source, form: Form, terminal: &mut Terminal) -
         Entry::Count(count) => Cell::Count(count),
         Entry::Nothing => Cell::Nothing,
     };
-    let row = |head: &Head| {
+    let row = |head: &Line| {
         let layer = has_layers.then(|| head.layer.map_or(Cell::Nothing, Cell::Count));
         let place = layer.into_iter().chain([Cell::Count(head.head)]);
         place.chain(head.entries.iter().map(cell)).collect()

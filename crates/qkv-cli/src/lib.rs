@@ -71,7 +71,7 @@ enum Command {
     Explain(Box<explain::Arguments>),
     /// Hold every path against the f64 reference, the scalar program and what the file expects
     Check(Box<check::Arguments>),
-    /// Open the lesson as a page on which everything can be changed, in the browser or as one file
+    /// Open a page, in the browser or as one file: the lesson, in which everything can be changed, and a file to explore
     View(Box<view::Arguments>),
     /// Draw who attends whom: one head of any length, or a page of all heads
     Map(Box<map::Arguments>),

@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use qkv::{Of, Pool};
 use qkv_cli::explore;
 use qkv_view::explorer::{
-    self, COLUMNS, Drawing, Entry, Explorer, Failure, Head, Input, KeyRanks, Layer, Opening, QueryRanks,
+    self, COLUMNS, Drawing, Entry, Explorer, Failure, Input, KeyRanks, Layer, Line, Opening, QueryRanks,
     Ranked, Shown,
 };
 use qkv_view::page;
@@ -45,12 +45,14 @@ impl Explored {
     fn heads<'py>(&self, py: Python<'py>, batch: i64, first_keys: i64) -> PyResult<Vec<Dict<'py>>> {
         let batch = below("batch", batch, self.input.batches())?;
         let first_keys = positive("first_keys", first_keys)?;
-        let lines = watched(py, |stop| self.surveyed(batch, first_keys, stop))?;
-        let dict = |(layer, head, entries): (Option<usize>, usize, [Entry; COLUMNS.len()])| {
+        let layers = self.input.layers.iter().map(|layer| &**layer);
+        let lines =
+            watched(py, |stop| explorer::surveyed(layers, batch, first_keys, &mut |_, _| going_on(stop)))?;
+        let dict = |line: Line| {
             let dict = PyDict::new(py);
-            dict.set_item("layer", layer)?;
-            dict.set_item("head", head)?;
-            for (name, entry) in COLUMNS.iter().zip(entries) {
+            dict.set_item("layer", line.layer)?;
+            dict.set_item("head", line.head)?;
+            for (name, entry) in COLUMNS.iter().zip(line.entries) {
                 match entry {
                     Entry::Mean(x) => dict.set_item(name, x)?,
                     Entry::Count(count) => dict.set_item(name, count)?,
@@ -185,32 +187,6 @@ impl Explored {
         })?;
         let facts = found.facts();
         Ok((found, below("head", head, facts.heads)?, below("batch", batch, facts.batches)?))
-    }
-
-    /// Layer, head and numbers of each line of the table.
-    #[allow(clippy::type_complexity, reason = "it is taken apart at once")]
-    fn surveyed(
-        &self,
-        batch: usize,
-        first_keys: usize,
-        stop: &AtomicBool,
-    ) -> Result<Vec<(Option<usize>, usize, [Entry; COLUMNS.len()])>, Failure> {
-        let mut lines = Vec::new();
-        for layer in &self.input.layers {
-            let ids = layer.tokens(batch).ids();
-            let mut survey = qkv::Survey::new().first_keys(first_keys);
-            if let Some((queries, keys)) = &ids {
-                survey = survey.tokens(queries, keys);
-            }
-            for head in 0..layer.facts().heads {
-                let place = Opening { batch, head, ..Opening::default() };
-                let mut report = |_, _| going_on(stop);
-                let summary = layer
-                    .see(&place, |head: &dyn Head| Ok(head.survey(&survey, Some(&mut report))?.summary()))?;
-                lines.push((layer.facts().layer, head, explorer::entries(&summary, ids.is_some())));
-            }
-        }
-        Ok(lines)
     }
 }
 

@@ -1,8 +1,11 @@
 //! The table of heads: what is said of each.
 
-use qkv::HeadSummary;
+use std::ops::ControlFlow;
+
+use qkv::{HeadSummary, Survey};
 use serde_json::{Map, Value, json};
 
+use super::source::{Failure, Layer, Opening};
 use crate::json::number;
 
 /// The names of the columns. `keys` is the effective number of keys, `self` the weight of the query's own position, `same`
@@ -59,7 +62,50 @@ impl Entry {
     }
 }
 
-/// A line of the table.
+/// One head of the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// The layer's number, if it has one.
+    pub layer: Option<usize>,
+    /// Which head of it.
+    pub head: usize,
+    /// In the order of the columns.
+    pub entries: [Entry; COLUMNS.len()],
+}
+
+/// All heads of one batch, which all layers must have; `first_keys` keys count as the first. Progress counts thousandths of a head.
+///
+/// # Errors
+/// As the engine's, and if progress cancelled.
+pub fn surveyed<'l>(
+    layers: impl Iterator<Item = &'l dyn Layer> + Clone,
+    batch: usize,
+    first_keys: usize,
+    progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
+) -> Result<Vec<Line>, Failure> {
+    const STEPS: u64 = 1000;
+    let count: usize = layers.clone().map(|layer| layer.facts().heads).sum();
+    let mut lines = Vec::new();
+    for layer in layers {
+        let ids = layer.tokens(batch).ids();
+        let mut survey = Survey::new().first_keys(first_keys);
+        if let Some((queries, keys)) = &ids {
+            survey = survey.tokens(queries, keys);
+        }
+        for head in 0..layer.facts().heads {
+            let before = lines.len() as u64 * STEPS;
+            let mut report =
+                |done: u64, total: u64| progress(before + done * STEPS / total.max(1), count as u64 * STEPS);
+            let place = Opening { batch, head, ..Opening::default() };
+            let found = layer.see(&place, |head| Ok(head.survey(&survey, Some(&mut report))?.summary()))?;
+            let entries = entries(&found, ids.is_some());
+            lines.push(Line { layer: layer.facts().layer, head, entries });
+        }
+    }
+    Ok(lines)
+}
+
+/// A line of the table as JSON.
 pub fn row(layer: Option<usize>, head: usize, entries: &[Entry; COLUMNS.len()]) -> Value {
     let place = [("layer", json!(layer)), ("head", json!(head))];
     let numbers = COLUMNS.into_iter().zip(entries.iter().map(|entry| entry.json()));

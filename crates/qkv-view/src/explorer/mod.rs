@@ -2,7 +2,7 @@
 //!
 //! Small questions (a tile close up, the numbers of some cells, whom a query attends) are answered at once from queries, keys
 //! and values. What takes a pass over a whole head is done in the background, piece by piece, for as long as
-//! someone asks for it: the [pyramid](Levels) of a map, and the table of heads. No matrix is ever stored.
+//! someone asks for it: the pyramid of a map, and the table of heads. No matrix is ever stored.
 //!
 //! `source.rs` says what is explored, `pyramid.rs` holds the levels of one map, `ranks.rs` and `columns.rs` are the
 //! answers that commands give too, as are the pictures of `drawing.rs`; `work.rs` does the passes, `export.rs` makes all of it into one file.
@@ -25,16 +25,16 @@ use ndarray::Array2;
 use qkv::{Of, Pool};
 use serde_json::{Value, json};
 
-pub use columns::{COLUMNS, Entry, entries, row};
+pub use columns::{COLUMNS, Entry, Line, surveyed};
 pub use drawing::Drawing;
 pub use export::exported;
-pub use pyramid::{Levels, Shown, TILE};
+pub use pyramid::Shown;
 pub use ranks::{KeyRanks, QueryRanks, Ranked};
 pub use source::{Facts, Failure, Head, Input, Layer, Opening, Stats, Tokens};
 
 use crate::json::{nested, number};
 use crate::picture::{self, Scale};
-use pyramid::Pyramid;
+use pyramid::{Levels, Pyramid, TILE};
 use shelf::Shelf;
 use turns::Turns;
 use work::Survey;
