@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::explain;
 use crate::json;
-use crate::scene::{Embedding, Scale, Scene, Shapes};
+use crate::scene::{Scale, Scene, Shapes};
 
 /// Rows and columns of a matrix, at most: a lesson is small.
 const MOST: usize = 64;
@@ -124,14 +124,6 @@ mod tests {
         assert_eq!(step("masked"), json!([[0.5, "-Infinity"], [0.0, 2.0]]));
         assert_eq!(step("v"), json!([[1.0], [6.0]]));
         assert_eq!(step("output")[0], json!([1.0]));
-    }
-
-    #[test]
-    fn queries_keys_and_values_are_told_to_come_of_x() {
-        let steps = lesson().steps().unwrap();
-        let formulas = steps["steps"].as_array().unwrap().iter().map(|step| step["formula"].as_str().unwrap());
-        let made: Vec<_> = formulas.filter(|formula| formula.contains("W_")).collect();
-        assert_eq!(made, ["Q = X · W_q", "K = X · W_k", "V = X · W_v"]);
     }
 
     #[test]
