@@ -1,13 +1,13 @@
 //! The lesson of the page: embeddings and weights that its reader may change, and the steps that the engine makes of them.
 
-use ndarray::{Array2, ArrayD};
+use ndarray::Array2;
 use qkv::{Alignment, Attention, Layer, Projections};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::explain;
 use crate::json;
-use crate::scene::{Scale, Scene, Shapes};
+use crate::scene::{Embedding, Scale, Scene, Shapes};
 
 /// Rows and columns of a matrix, at most: a lesson is small.
 const MOST: usize = 64;
@@ -53,8 +53,9 @@ impl Lesson {
         let weights = [("w_q", &self.w_q), ("w_k", &self.w_k), ("w_v", &self.w_v)];
         let weights = weights.map(|(name, rows)| Ok((name, matrix(name, rows)?)));
         let weights = weights.into_iter().collect::<Result<Vec<_>, LessonError>>()?;
-        let layer = Layer::from_arrays(weights.iter().map(|(name, weight)| (*name, weight.view())), None)?;
-        let Projections { query, key, value } = layer.project(x.view())?;
+        let named = weights.iter().map(|(name, weight)| (*name, weight.view().into_dyn()));
+        let layer = Layer::from_arrays(named, None)?;
+        let Projections { query, key, value } = layer.project(x.view().into_dyn())?;
         let mut attention = Attention::new();
         if let Some(scale) = self.scale {
             attention = attention.scale(scale);
@@ -78,7 +79,13 @@ impl Lesson {
             first_query: 0,
             queries: 0..tokens,
             keys: 0..tokens,
-            embedding: None,
+            embedding: Some(Embedding {
+                x: x.mapv(f64::from),
+                x_shape: x.shape().to_vec(),
+                weights: [0, 1, 2].map(|index| Some(weights[index].1.mapv(f64::from))),
+                biased: [false; 3],
+                has_output: false,
+            }),
             scale: self.scale.map_or(Scale::Default, Scale::Given),
             softcap: None,
             biased: false,
@@ -89,7 +96,7 @@ impl Lesson {
     }
 }
 
-fn matrix(name: &'static str, rows: &[Vec<f32>]) -> Result<ArrayD<f32>, LessonError> {
+fn matrix(name: &'static str, rows: &[Vec<f32>]) -> Result<Array2<f32>, LessonError> {
     let wrong = || LessonError::Matrix(name);
     let columns = rows.first().map_or(0, Vec::len);
     let fits = (1..=MOST).contains(&rows.len()) && (1..=MOST).contains(&columns);
@@ -97,7 +104,7 @@ fn matrix(name: &'static str, rows: &[Vec<f32>]) -> Result<ArrayD<f32>, LessonEr
         return Err(wrong());
     }
     let numbers = rows.iter().flatten().copied().collect();
-    Ok(Array2::from_shape_vec((rows.len(), columns), numbers).map_err(|_| wrong())?.into_dyn())
+    Array2::from_shape_vec((rows.len(), columns), numbers).map_err(|_| wrong())
 }
 
 #[cfg(test)]
@@ -124,6 +131,14 @@ mod tests {
         assert_eq!(step("masked"), json!([[0.5, "-Infinity"], [0.0, 2.0]]));
         assert_eq!(step("v"), json!([[1.0], [6.0]]));
         assert_eq!(step("output")[0], json!([1.0]));
+    }
+
+    #[test]
+    fn queries_keys_and_values_are_told_to_come_of_x() {
+        let steps = lesson().steps().unwrap();
+        let formulas = steps["steps"].as_array().unwrap().iter().map(|step| step["formula"].as_str().unwrap());
+        let made: Vec<_> = formulas.filter(|formula| formula.contains("W_")).collect();
+        assert_eq!(made, ["Q = X · W_q", "K = X · W_k", "V = X · W_v"]);
     }
 
     #[test]
