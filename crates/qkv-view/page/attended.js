@@ -1,13 +1,15 @@
 // Whom a query attends, or who attends a key: asked for when someone points, after a short rest.
 
+/** After this an old answer under a new title would mislead. */
+const LATE_MS = 400;
 /** So many are listed. */
 const COUNT = 20;
 const REST_MS = 140;
 
 class Attended {
-  /** `told()` is called when `current`, `{side, at, answer | error}` or `null`, is another, or `waiting` is. */
+  /** `told()` is called when `current`, `{side, at, answer | error}` or `null`, is another, or `wish`, `waiting` or `late`. */
   constructor({ source, told }) {
-    Object.assign(this, { source, told, stop: null, asked: 'null', current: null, waiting: false });
+    Object.assign(this, { source, told, stop: null, asked: 'null', current: null, wish: null, waiting: false, late: false });
   }
 
   /** `wish` is `{side: query | key, at}` or `null`; `soon`: without waiting for the pointer to rest. */
@@ -17,15 +19,21 @@ class Attended {
     this.asked = asked;
     this.stop?.abort();
     clearTimeout(this.resting);
+    clearTimeout(this.patience);
+    this.wish = wish;
     if (wish === null) {
-      Object.assign(this, { current: null, waiting: false });
+      Object.assign(this, { current: null, waiting: false, late: false });
       this.told();
       return;
     }
-    // The old answer stays until there is a new one: lists that come and go with each step could not be read.
+    // The old answer stays for a while: lists that come and go with each step could not be read.
     this.waiting = true;
     this.stop = new AbortController();
     const { signal } = this.stop;
+    this.patience = setTimeout(() => {
+      Object.assign(this, { current: null, late: true });
+      this.told();
+    }, LATE_MS);
     this.resting = setTimeout(() => this.ask(place, wish, signal), soon ? 0 : REST_MS);
     this.told();
   }
@@ -35,7 +43,8 @@ class Attended {
     if (signal.aborted) return;
     // Asked again, it may go well.
     if (result.error) this.asked = 'failed';
-    this.waiting = false;
+    clearTimeout(this.patience);
+    Object.assign(this, { waiting: false, late: false });
     this.current = { side, at, ...result };
     this.told();
   }

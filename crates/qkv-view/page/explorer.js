@@ -78,7 +78,6 @@ class Explorer {
   /** To another head, with what is pinned if both have it; or back to all. The browser's way back leads here again. */
   openHead({ layer, head }) {
     this.write();
-    const before = this.state;
     const shape = (one) => this.input.layers.find((other) => other.layer === one) ?? {};
     const [from, to] = [shape(this.state.layer), shape(layer)];
     const same = head !== null && this.state.head !== null && from.lenQuery === to.lenQuery && from.lenKey === to.lenKey;
@@ -91,7 +90,6 @@ class Explorer {
     }
     this.show();
     this.keep();
-    if (head === null) this.overview.focusOn(before);
   }
 
   step(way) {
@@ -112,7 +110,11 @@ class Explorer {
     this.survey.begin(this.state.batch);
     this.overview.show(this.state, !one);
     if (one) this.map.show(this.state);
-    else if (this.map.state !== null) this.map.leave();
+    else if (this.map.state !== null) {
+      const before = this.map.state;
+      this.map.leave();
+      this.overview.focusOn(before);
+    }
   }
 
   /** Writes the URL, some time after the last change. */

@@ -26,9 +26,10 @@ class FocusPanel {
     this.orderBar = element('div', { class: 'choices', role: 'group', 'aria-label': 'Order of the list' }, ...this.orders);
     this.facts = element('p', { class: 'facts' });
     this.list = element('ol', { class: 'pairs' });
+    this.columns = element('div', { class: 'pair-columns', 'aria-hidden': 'true', hidden: true }, ...['weight', 'influence'].map((name) => element('span', { class: 'pair-number' }, name)));
     this.note = element('p', { class: 'quiet' });
     const head = element('div', { class: 'focus-head' }, this.heading, this.release);
-    this.element = element('section', { class: 'focus', 'aria-label': 'Query or key' }, head, this.sideBar, this.facts, this.orderBar, this.list, this.note);
+    this.element = element('section', { class: 'focus', 'aria-label': 'Query or key' }, head, this.sideBar, this.facts, this.orderBar, this.columns, this.list, this.note);
   }
 
   makeChoice(name, value, text) {
@@ -37,24 +38,24 @@ class FocusPanel {
     return button;
   }
 
-  /** `shown` is what `Attended` knows; of a pair `query` and `key`, both can be asked for. */
-  show({ query, key, by, pinned, shown, waiting, names, row }) {
-    this.element.classList.toggle('waiting', waiting);
+  /** `shown` is what `Attended` knows, `wish` what it asks for, `share` how much of all weights is known; of a pair `query` and `key`, both can be asked for. */
+  show({ query, key, by, pinned, shown, wish, waiting, late, share, names, row }) {
+    this.element.classList.toggle('waiting', waiting && !late);
     this.release.hidden = !pinned;
     this.sideBar.hidden = query === null || key === null;
     this.sides.forEach((button, at) => {
       const whose = ['query', 'key'][at];
-      button.setAttribute('aria-pressed', String(whose === shown?.side));
+      button.setAttribute('aria-pressed', String(whose === wish?.side));
       setText(button, whose === 'query' ? `What query ${query} looks at` : `Who looks at key ${key}`);
     });
-    this.heading.replaceChildren(...sentence(shown ? capital(names.said(shown.side, shown.at)) : ['Point at the map']));
-    if (shown === null) this.showGuide(waiting, row);
+    this.heading.replaceChildren(...sentence(wish ? capital(names.said(wish.side, wish.at)) : ['Point at the map']));
+    if (shown === null) this.showGuide(waiting, late ? waitingWords(wish.side, share) : '', row);
     else if (shown.error) this.clear(`This could not be had: ${shown.error.message}.`);
     else this.showAnswer(shown, by, { query, key });
   }
 
-  showGuide(waiting, row) {
-    this.clear('');
+  showGuide(waiting, words, row) {
+    this.clear(words);
     if (waiting) return;
     const guide = [
       'A row is a query: a token that looks. A column is a key: a token that can be looked at.',
@@ -73,6 +74,7 @@ class FocusPanel {
   clear(words) {
     setText(this.facts, words);
     this.orderBar.hidden = true;
+    this.columns.hidden = true;
     this.list.replaceChildren();
     setText(this.note, '');
   }
@@ -84,6 +86,8 @@ class FocusPanel {
     setText(this.facts, side === 'query' ? factsOfQuery(answer) : factsOfKey(answer));
     this.orderBar.hidden = side !== 'query' || !answer.lists.influence || pairs.length === 0;
     this.orders.forEach((button, at) => button.setAttribute('aria-pressed', String(Object.keys(BY)[at] === order)));
+    this.columns.hidden = pairs.length === 0;
+    this.columns.lastChild.hidden = pairs.every((pair) => pair.influence === null);
     const most = Math.max(...pairs.map((pair) => pair[order]).filter((x) => Number.isFinite(x)), 0);
     const widest = Math.max(...pairs.map((pair) => String(pair.at).length), 1);
     this.list.style.setProperty('--digits', String(widest));
@@ -104,7 +108,8 @@ class FocusPanel {
     const parts = [element('bdi', { class: 'token' }, word), index, bar, ...numbers];
     const button = element('button', { type: 'button', class: 'pair' }, ...parts);
     const same = side === 'query' ? pair.at === place.key : pair.at === place.query;
-    button.setAttribute('aria-label', `${side === 'query' ? 'key' : 'query'} ${pair.at} ${word}, weight ${number(pair.weight)}`);
+    const moved = pair.influence === null ? '' : `, influence ${number(pair.influence)}`;
+    button.setAttribute('aria-label', `${side === 'query' ? 'key' : 'query'} ${pair.at} ${word}, weight ${number(pair.weight)}${moved}`);
     if (same) button.setAttribute('aria-current', 'true');
     button.addEventListener('click', () => this.pick(cell, side));
     button.addEventListener('pointerenter', () => this.hint(cell));
@@ -112,6 +117,12 @@ class FocusPanel {
     for (const left of ['pointerleave', 'blur']) button.addEventListener(left, () => this.hint(null));
     return element('li', null, button);
   }
+}
+
+/** Who looks at a key is known when all queries are; what a query looks at is asked for at once. */
+function waitingWords(side, share) {
+  if (side === 'query') return 'Asking for its keys …';
+  return `This needs the weights of all queries${share === null ? ', which are being computed …' : `: ${Math.round(share * 100)} %`}`;
 }
 
 const capital = ([first, ...rest]) => [first[0].toUpperCase() + first.slice(1), ...rest];

@@ -1,7 +1,7 @@
 // What the colours of a map mean.
 
 import { element, setText } from './dom.js';
-import { printed, typeset } from './numbers.js';
+import { significant, typeset } from './numbers.js';
 import { SPECIAL_COLOURS, numberAt } from './map-colours.js';
 
 /** In words, and what a pixel stands for that has many pairs. */
@@ -43,6 +43,7 @@ class Legend {
   }
 }
 
-const tickText = (x) => typeset(Math.abs(x) >= 1e-3 || x === 0 ? String(Number(x.toPrecision(2))) : printed(x));
+/** Of small numbers too the first digits: on a square-root scale ticks are not evenly apart. */
+const tickText = (x) => typeset(significant(x, 2));
 
 export { SHOWN, Legend };

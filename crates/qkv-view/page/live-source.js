@@ -26,8 +26,6 @@ class LiveSource {
     /** What maps may show, and how they are pooled. */
     this.offers = { of: ['weights', 'scores', 'scaled', 'influence', 'mask'], pool: ['max', 'mean'] };
     this.live = true;
-    /** The scale of each map, as it was told last. */
-    this.scales = new Map();
   }
 
   input(signal) {
@@ -54,15 +52,14 @@ class LiveSource {
     const url = address('map', { ...place, of, pool });
     if (this.answers.kept.has(url)) return this.answers.kept.get(url);
     const map = readMap(await askServer(url, signal).then((got) => got.json()));
-    this.scales.set(url, map.scale);
     if (map.done >= map.total) this.answers.keep(url, map);
     return map;
   }
 
-  tile(place, of, pool, { level, x, y }, signal) {
-    const shown = { ...place, of, pool };
-    const { low, high } = this.scales.get(address('map', shown));
-    return this.picture('tile', { ...shown, level, x, y, low, high }, signal);
+  /** In the colours of a scale: that of the map which is shown, for it changes while a map is built. */
+  tile(place, of, pool, { level, x, y, scale }, signal) {
+    const { low, high } = scale;
+    return this.picture('tile', { ...place, of, pool, level, x, y, low, high }, signal);
   }
 
   /** Numbers of `[from, to)` queries and keys. */

@@ -1,11 +1,11 @@
-// Gets a map ready: asks for it until it is built, and tells how far it is.
+// Gets a map ready: asks for it until it is built, and tells how far it is, and when its colours are others.
 
 const ASK_AGAIN_MS = 300;
 
 class MapLoader {
-  /** `known(map)` once there is something to show, `progress(share | null)`, `ready(map)` when all is built, `failed(error)`. */
-  constructor({ source, known, progress, ready, failed }) {
-    Object.assign(this, { source, known, progress, ready, failed });
+  /** `known(map)` once there is something to show, `changed(map)` with another scale or when all is built, `progress(share | null)`, `failed(error)`. */
+  constructor({ source, known, changed, progress, failed }) {
+    Object.assign(this, { source, known, changed, progress, failed });
     this.stop = null;
   }
 
@@ -17,15 +17,20 @@ class MapLoader {
       let map = await this.source.map(place, of, pool, signal);
       if (signal.aborted) return;
       this.known(map);
-      const built = map.done >= map.total;
+      let shown = map;
       while (map.done < map.total) {
         this.progress(map.done / map.total);
         await rest(ASK_AGAIN_MS, signal);
         map = await this.source.map(place, of, pool, signal);
         if (signal.aborted) return;
+        const isBuilt = map.done >= map.total;
+        if (isBuilt) this.progress(null);
+        if (isBuilt || JSON.stringify(map.scale) !== JSON.stringify(shown.scale)) {
+          shown = map;
+          this.changed(map);
+        }
       }
       this.progress(null);
-      if (!built) this.ready(map);
     } catch (error) {
       if (!signal.aborted) this.failed(error);
     }

@@ -1,9 +1,9 @@
 // What is drawn over the map: lines between cells, their numbers, what is pointed at, pinned, found, and looked at most.
 
 import { element } from './dom.js';
-import { cellNumber } from './numbers.js';
+import { cellNumber, significant, typeset } from './numbers.js';
 import { colourOf, inkOn } from './map-colours.js';
-import { queriesInSight, keysInSight, xOf, yOf } from './map-frame.js';
+import { xOf, yOf } from './map-frame.js';
 
 const LINES_FROM = 9;
 const NUMBERS_FROM = 34;
@@ -18,14 +18,16 @@ class MapOverlay {
     this.context = this.element.getContext('2d');
   }
 
-  /** `scene`: `{map, hovered, pinned, found, ringed: [{query, key}], cursor, numbers}`. */
+  /** `scene`: `{map, exact, hovered, pinned, found, ringed: [{query, key}], cursor, numbers}`; `exact`: parts whose cells have their own colours. */
   draw(frame, scene) {
     this.fit(frame);
     const { context } = this;
     context.clearRect(0, 0, frame.width, frame.height);
     this.edge(frame, scene.map);
-    if (frame.scale >= LINES_FROM) this.lines(frame, scene.map);
-    if (frame.scale >= NUMBERS_FROM) this.numbers(frame, scene);
+    for (const part of scene.exact) {
+      if (frame.scale >= LINES_FROM) this.lines(frame, part);
+      if (frame.scale >= NUMBERS_FROM) this.numbers(frame, part, scene);
+    }
     if (scene.found !== null) this.bands(frame, scene.map, scene.found, { dash: [6, 4], width: 1.5 });
     for (const cell of scene.ringed) this.ring(frame, cell);
     if (scene.pinned !== null) this.bands(frame, scene.map, scene.pinned, { dash: [], width: 2 });
@@ -50,9 +52,8 @@ class MapOverlay {
     context.strokeRect(x - 0.5, y - 0.5, xOf(frame, lenKey) - x + 1, yOf(frame, lenQuery) - y + 1);
   }
 
-  lines(frame, { lenQuery, lenKey }) {
+  lines(frame, { queries, keys }) {
     const { context } = this;
-    const [queries, keys] = [queriesInSight(frame, lenQuery), keysInSight(frame, lenKey)];
     context.strokeStyle = `rgba(128, 128, 128, ${Math.min(0.5, (frame.scale - LINES_FROM) / 40 + 0.12)})`;
     context.lineWidth = 1;
     context.setLineDash([]);
@@ -70,22 +71,24 @@ class MapOverlay {
     context.stroke();
   }
 
-  numbers(frame, { map, numbers }) {
+  numbers(frame, { queries, keys }, { map, numbers }) {
     const { context } = this;
     const digits = frame.scale >= FOUR_DECIMALS_FROM ? 4 : 2;
     this.family ??= getComputedStyle(this.element).fontFamily;
     context.font = `${frame.scale >= 70 ? 13 : 11}px ${this.family}`;
     context.textAlign = 'center';
     context.textBaseline = 'middle';
-    const [queries, keys] = [queriesInSight(frame, map.lenQuery), keysInSight(frame, map.lenKey)];
     for (let query = queries[0]; query < queries[1]; query += 1) {
       for (let key = keys[0]; key < keys[1]; key += 1) {
         const x = numbers.at(query, key);
         if (typeof x !== 'number') continue;
+        const [text, middle, room] = [numberText(x, digits), xOf(frame, key + 0.5), frame.scale - 2];
+        // Half a number would be another.
+        const half = Math.min(context.measureText(text).width, room) / 2;
+        if (middle < half || middle > frame.width - half) continue;
         context.fillStyle = inkOn(colourOf(x, map.scale));
-        context.globalAlpha = Math.abs(x) < 0.5 * 10 ** -digits ? 0.6 : 1;
-        // An exact 0 is mostly a masked pair; it is not like a small number.
-        context.fillText(x === 0 ? '0' : cellNumber(x, digits), xOf(frame, key + 0.5), yOf(frame, query + 0.5), frame.scale - 2);
+        context.globalAlpha = x === 0 ? 0.6 : 1;
+        context.fillText(text, middle, yOf(frame, query + 0.5), room);
       }
     }
     context.globalAlpha = 1;
@@ -143,6 +146,12 @@ class MapOverlay {
       context.stroke();
     }
   }
+}
+
+/** Decimals, or the first digits of what has none there: among many keys all weights are small. An exact 0 is mostly a masked pair. */
+function numberText(x, digits) {
+  if (x === 0) return '0';
+  return Math.abs(x) < 10 ** -digits ? typeset(significant(x, digits / 2)) : cellNumber(x, digits);
 }
 
 export { NUMBERS_FROM, MapOverlay };

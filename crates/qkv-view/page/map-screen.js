@@ -11,6 +11,7 @@ import { MapOverlay, NUMBERS_FROM } from './map-overlay.js';
 import { MapView } from './map-view.js';
 import { Names } from './names.js';
 import { NO_CELL, Pointing } from './pointing.js';
+import { RemainingTime } from './remaining.js';
 import { Ruler } from './rulers.js';
 
 /** Cells are moved over one by one from this size on, and pointed at in their middle. */
@@ -19,22 +20,23 @@ const BY_CELLS_FROM = 8;
 class MapScreen {
   /** `rowOf(head)` are its numbers in the table, if they are known. `ask(change)` changes the state, `back()` leads to all heads, `step(way)` to another. */
   constructor({ source, input, rowOf, ask, back, step }) {
-    Object.assign(this, { source, rowOf, ask, step, state: null, shown: '', named: '' });
+    Object.assign(this, { source, rowOf, ask, step, state: null, shown: '', named: '', share: null });
     this.names = new Names({ keys: null, queries: null });
     this.canvas = element('div', { class: 'map-canvas', tabindex: 0, role: 'application', 'aria-label': 'Map: arrows move, plus and minus zoom, 0 shows all, Enter pins, Escape lets go, slash searches' });
     const failed = (error) => this.fail(error);
-    this.view = new MapView({ moved: () => this.redraw(), settled: () => this.settled(), pressed: (x, y) => this.pointing.press(x, y) });
+    this.view = new MapView({ moved: () => this.moved(), settled: () => this.settled(), pressed: (x, y) => this.pointing.press(x, y) });
     this.overlay = new MapOverlay();
     this.numbers = new CellNumbers({ arrived: () => this.redraw(), failed });
     this.pointing = new Pointing({ screen: this, source, ask });
     this.loader = new MapLoader({
       source,
       known: (map) => this.open(map, this.state.view),
-      ready: (map) => this.open(map, this.view.view()),
+      changed: (map) => this.open(map, this.view.frame(false) === null ? this.state.view : this.view.view()),
       progress: (share) => this.showProgress(share),
       failed,
     });
     this.legend = new Legend();
+    this.remaining = new RemainingTime();
     this.bar = new MapBar({
       input,
       offers: source.offers,
@@ -77,7 +79,7 @@ class MapScreen {
       const box = this.canvas.getBoundingClientRect();
       if (this.view.map !== null) this.pointing.hover(event.clientX - box.left, event.clientY - box.top);
     });
-    this.canvas.addEventListener('pointerleave', () => this.pointing.point(null, false));
+    this.canvas.addEventListener('pointerleave', () => this.pointing.leave());
     this.again.addEventListener('click', () => {
       this.shown = '';
       this.named = '';
@@ -136,7 +138,7 @@ class MapScreen {
     this.pointing.tell();
   }
 
-  /** Opens a map, or opens it anew when more of it is ready. */
+  /** Opens a map, or opens it anew when more of it is ready: tiles and legend are always of the same scale. */
   open(map, view) {
     const place = this.place();
     const { of, pool } = this.state;
@@ -147,7 +149,7 @@ class MapScreen {
     this.pooled.hidden = map.bin === null || map.bin === 1;
     const pairs = `${map.bin} × ${map.bin} pairs`;
     setText(this.pooled, `Each cell is the largest of ${pairs}; the live page (qkv view) goes down to single ones.`);
-    const fetchTile = (at, signal) => this.source.tile(place, of, pool, at, signal);
+    const fetchTile = (at, signal) => this.source.tile(place, of, pool, { ...at, scale: map.scale }, signal);
     this.view.open({ map, name: this.shown, fetchTile, view, failed: (error) => this.fail(error) });
   }
 
@@ -167,12 +169,20 @@ class MapScreen {
     this.pointing.point(this.pointing.middle(), true, true);
   }
 
+  /** The pointer may rest, and have another cell under it. */
+  moved() {
+    if (this.state === null) return;
+    this.pointing.follow();
+    this.redraw();
+  }
+
   /** Draws what changes with each frame. */
   redraw() {
     const frame = this.view.frame();
     if (frame === null || this.state === null) return;
     const scene = this.pointing.scene();
-    this.overlay.draw(frame, { ...scene, map: this.view.map, numbers: this.numbers });
+    this.overlay.draw(frame, { ...scene, map: this.view.map, exact: this.view.exactParts(frame), numbers: this.numbers });
+    this.progress.classList.toggle('aside', this.view.isMadeNow(frame));
     for (const [what, length] of [['query', this.view.map.lenQuery], ['key', this.view.map.lenKey]]) {
       const lit = new Map();
       for (const as of ['found', 'pinned', 'hovered']) {
@@ -197,13 +207,24 @@ class MapScreen {
     this.pointing.tell();
   }
 
+  /** How much of the weights is known, if this is the map of them that is being built. */
+  shareOfWeights() {
+    return this.state.of === 'weights' && this.state.pool === 'max' ? this.share : null;
+  }
+
   showProgress(share) {
+    this.share = share;
     this.progress.hidden = share === null;
-    if (share === null) return;
+    if (this.pointing.attended.late) this.pointing.tell();
+    if (share === null) {
+      this.remaining.begin();
+      return;
+    }
     const percent = Math.round(share * 100);
     this.progress.setAttribute('aria-valuenow', String(percent));
     this.progress.firstChild.style.setProperty('--share', String(share));
-    setText(this.progress.lastChild, `Building the map: ${percent} %`);
+    const left = this.remaining.tell(share, performance.now());
+    setText(this.progress.lastChild, `Building the map: ${percent} %${left && `, ${left}`}`);
   }
 
   fail(error) {

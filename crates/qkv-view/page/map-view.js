@@ -1,7 +1,7 @@
 // The map itself: OpenSeadragon in an element, spoken to in cells and pixels.
 
 import { element } from './dom.js';
-import { CLOSEST, binAt, wholeView } from './map-frame.js';
+import { CLOSEST, binAt, keysInSight, queriesInSight, wholeView } from './map-frame.js';
 import { TILES_AT_ONCE, mapTiles } from './map-tiles.js';
 
 const SETTLED_AFTER_MS = 180;
@@ -17,6 +17,8 @@ class MapView {
     this.element = element('div', { class: 'map-tiles' });
     this.map = null;
     this.tiles = null;
+    /** Tiles of single cells that are drawn, as `{x, y}` by name. */
+    this.exact = new Map();
   }
 
   /** Shows a map, at a view or as a whole. */
@@ -26,6 +28,7 @@ class MapView {
     this.last = '';
     const wanted = (tile) => this.isInSight(tile);
     this.tiles = mapTiles({ map, name, fetchTile, wanted, failed });
+    this.exact = new Map();
     this.opening = view;
     this.viewer.open(this.tiles.source);
   }
@@ -62,12 +65,32 @@ class MapView {
     on('open', () => this.opened());
     on('update-viewport', () => this.drawn());
     on('resize', () => this.resized());
+    on('tile-loaded', (event) => this.noteTile(event, true));
+    on('tile-unloaded', (event) => this.noteTile(event, false));
     on('canvas-key', (event) => {
       event.preventDefaultAction = true;
     });
     on('canvas-click', (event) => {
       if (event.quick) this.pressed(event.position.x, event.position.y);
     });
+  }
+
+  /** Until its finest tile is there, a cell has the colour of a larger one. */
+  noteTile({ tile: { level, x, y }, tiledImage }, isThere) {
+    if (this.map === null || tiledImage.source !== this.tiles.source || level !== this.map.levels - 1) return;
+    if (isThere) this.exact.set(`${x}/${y}`, { x, y });
+    else this.exact.delete(`${x}/${y}`);
+    const frame = this.frame();
+    if (frame !== null) this.moved(frame);
+  }
+
+  /** Where cells have their own colours: `{queries: [from, to), keys: [from, to)}` of each such part in a frame. */
+  exactParts(frame) {
+    const { map } = this;
+    const [queries, keys] = [queriesInSight(frame, map.lenQuery), keysInSight(frame, map.lenKey)];
+    const within = ([from, to], at) => [Math.max(from, at * map.tile), Math.min(to, (at + 1) * map.tile)];
+    const parts = Array.from(this.exact.values(), ({ x, y }) => ({ queries: within(queries, y), keys: within(keys, x) }));
+    return parts.filter((part) => part.queries[0] < part.queries[1] && part.keys[0] < part.keys[1]);
   }
 
   opened() {
@@ -143,6 +166,11 @@ class MapView {
   /** So many queries and keys a pixel of what is shown stands for. Dense screens show more pixels. */
   binOf({ scale }) {
     return Math.max(binAt(scale * OpenSeadragon.pixelDensityRatio), this.map.bin ?? 1);
+  }
+
+  /** Whether what a frame shows is made without the whole map. */
+  isMadeNow(frame) {
+    return this.map.levels - 1 - Math.log2(this.binOf(frame)) >= this.map.ready;
   }
 
   /** Of a tile: whether it is at a level that is used at this zoom, and in the frame. */

@@ -25,6 +25,12 @@ function printed(x) {
   return fixed(x, 4);
 }
 
+/** So many digits, however small: 0.00021, 5.3e-5. */
+function significant(x, digits) {
+  const size = Math.abs(x);
+  return x === 0 || size >= 1e-4 ? String(Number(x.toPrecision(digits))).replace('e+', 'e') : x.toExponential(digits - 1);
+}
+
 /** `printed` or `fixed` text with the signs of print: −1.0462, −∞, NaN. */
 const typeset = (text) => text.replaceAll('-', '−').replace('inf', '∞').replace('nan', 'NaN');
 
@@ -52,4 +58,4 @@ function parseNumber(text) {
   return Number.isFinite(x) ? x + 0 : null;
 }
 
-export { f32, fixed, printed, typeset, number, cellNumber, shortest, parseNumber };
+export { f32, fixed, printed, significant, typeset, number, cellNumber, shortest, parseNumber };

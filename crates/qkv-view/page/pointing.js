@@ -23,7 +23,7 @@ const POINTING_HELP = 'Point at a cell; press to pin it. Drag to move, turn the 
 class Pointing {
   /** `screen` has `state`, `names`, `view`, `numbers`, `place()`, `redraw()`, `canvas`. `ask(change)` changes the state. */
   constructor({ screen, source, ask }) {
-    Object.assign(this, { screen, ask, hovered: null, looked: NO_CELL, found: null, byKeys: false });
+    Object.assign(this, { screen, ask, hovered: null, looked: NO_CELL, found: null, byKeys: false, pointer: null });
     this.attended = new Attended({ source, told: () => this.tell() });
     this.panel = new FocusPanel({
       ask,
@@ -56,7 +56,29 @@ class Pointing {
   hover(x, y) {
     const { view } = this.screen;
     const frame = view.frame();
-    if (frame !== null) this.point(cellAt(frame, view.map, x, y), true);
+    if (frame === null) return;
+    const cell = cellAt(frame, view.map, x, y);
+    this.pointer = { x, y, cell };
+    this.point(cell, true);
+  }
+
+  leave() {
+    this.pointer = null;
+    this.point(null, false);
+  }
+
+  /** The map has moved under a pointer that rests. */
+  follow() {
+    if (this.pointer === null || this.byKeys) return;
+    const { view } = this.screen;
+    const { x, y, cell: before } = this.pointer;
+    const cell = cellAt(view.frame(), view.map, x, y);
+    if (cell?.query === before?.query && cell?.key === before?.key) return;
+    this.pointer.cell = cell;
+    this.hovered = cell;
+    if (cell === null) return;
+    this.looked = cell;
+    this.look(false);
   }
 
   press(x, y) {
@@ -100,9 +122,9 @@ class Pointing {
   tell() {
     const { state, names, view } = this.screen;
     if (state === null) return;
-    const { current, waiting } = this.attended;
+    const { current, waiting, late, wish } = this.attended;
     const pair = this.pinned() ?? this.looked;
-    this.panel.show({ ...pair, by: state.by, pinned: this.pinned() !== null, shown: current, waiting, names, row: this.screen.rowOf(state) });
+    this.panel.show({ ...pair, by: state.by, pinned: this.pinned() !== null, shown: current, wish, waiting, late, share: this.screen.shareOfWeights(), names, row: this.screen.rowOf(state) });
     const inKeys = names.offset !== null || current?.side !== 'key';
     const order = current?.side === 'query' && current.answer?.lists.influence ? state.by : 'weight';
     const pairs = notable(current, order);
@@ -140,7 +162,12 @@ class Pointing {
     const { view, names } = this.screen;
     const nowhere = at === null || view.frame() === null;
     this.found = nowhere ? null : side === 'query' ? { query: at, key: null } : { query: names.queryOf(at), key: at };
-    if (this.found !== null) this.reveal(this.found, FOUND_SCALE);
+    if (this.found !== null) {
+      // Until the pointer moves again it points at nothing, though the map goes by under it.
+      Object.assign(this, { pointer: null, hovered: null, byKeys: false, looked: this.found });
+      this.look(true);
+      this.reveal(this.found, FOUND_SCALE);
+    }
     this.screen.redraw();
   }
 
@@ -182,7 +209,7 @@ class Pointing {
   /** The line under the map. */
   read(frame) {
     const { state, names, view, numbers } = this.screen;
-    const cell = this.hovered ?? (this.byKeys ? this.middle() : null) ?? this.pinned();
+    const cell = this.hovered ?? (this.byKeys ? this.middle() : null) ?? this.found ?? this.pinned();
     const bin = view.binOf(frame);
     const one = cell !== null && cell.query !== null && cell.key !== null;
     this.wantNumber(one && bin <= BLOCK ? cell : null);

@@ -8,8 +8,9 @@ import { keyAt, queryAt, xOf, yOf, keysInSight, queriesInSight } from './map-fra
 const ROW_LABEL = 11;
 const COLUMN_LABEL = 12;
 const LYING_LABEL = 58;
-/** Half the height of a label. */
+/** Half the height of a label, and about half the width of a letter. */
 const EDGE = 8;
+const HALF_LETTER = 3.6;
 const NUMBER_EVERY = { left: 40, top: 76 };
 
 class Ruler {
@@ -79,8 +80,11 @@ class Ruler {
     setText(word, named ? visibleWord(this.words[index] ?? '') : '');
     setText(number, String(index));
     // The first and last are not cut off.
-    const size = this.side === 'left' ? this.frame.height : this.frame.width;
-    const inside = Math.min(Math.max(place, EDGE), size - EDGE);
+    const [left, size] = this.side === 'left' ? [true, this.frame.height] : [false, this.frame.width];
+    // Words that lie side by side go out of sight with their columns.
+    const letters = Math.max(String(index).length, named ? word.textContent.length : 0);
+    const half = left || (named && !this.lit.has(index)) ? EDGE : Math.min(Math.max(letters * HALF_LETTER + 4, EDGE), 60);
+    const inside = Math.min(Math.max(place, half), size - half);
     label.style.setProperty('--place', `${(this.standing ? place : inside).toFixed(1)}px`);
     label.style.setProperty('--size', `${Math.min(Math.max(width * 0.9, 9.5), 12).toFixed(1)}px`);
     label.style.setProperty('--room', `${Math.max(width - 4, 12).toFixed(0)}px`);

@@ -118,6 +118,8 @@ class Thumbnails {
   focusOn(head) {
     const { button } = this.cards.get(headName(head)) ?? {};
     if (!button) return;
+    for (const card of this.cards.values()) card.button.removeAttribute('aria-current');
+    button.setAttribute('aria-current', 'true');
     this.rove(button);
     button.focus();
   }

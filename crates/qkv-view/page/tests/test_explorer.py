@@ -1,10 +1,12 @@
 """All heads and the map of one, before a server in NumPy: what is shown is what the model has."""
 
+import copy
 import json
 import re
 
 import numpy as np
 import pytest
+from mock_explorer import Api
 from mock_models import painted as colours
 from support import at_head, at_rest, hover, model, pixel, point, quiet, readout
 
@@ -45,6 +47,38 @@ def test_a_thumbnail_is_its_head(explore):
     assert drawn[2:] == colours(values, model("text").scale((0, 2, 0), "weights"))[30, 5].tolist()
 
 
+def test_the_head_one_comes_from_is_marked(explore):
+    page = explore("text")
+    for back in [lambda: page.click("#all-heads"), page.go_back]:
+        page.click("[aria-label='Layer 2, head 1']")
+        at_rest(page)
+        back()
+        page.wait_for_selector(".overview")
+        assert page.locator(".thumbnail[aria-current]").get_attribute("aria-label") == "Layer 2, head 1"
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Layer 2, head 1"
+
+
+def test_small_weights_have_their_first_digits(explore):
+    api = Api(tiny := copy.copy(model("text")))
+    tiny.cells = lambda *asked: model("text").cells(*asked) * 1e-4
+    tiny.scale = lambda *_: {**model("text").scale((1, 1, 0), "weights"), "high": 0.00085, "above": True}
+    page = explore("text", at_head("at=100.5,90.5,60", layer=1, head=1), api=api)
+    at_rest(page)
+    ticks = page.locator(".legend-tick").all_inner_texts()
+    assert ticks == ["0", "5.3e−5", "0.00021", "0.00048", "≥ 0.00085"]
+    painted = [text for text, *_ in page.evaluate("painted")]
+    assert "0.0000" not in painted and sum("e−" in text for text in painted) > 10
+    x, y = point(page, 0, 0)
+    box = page.locator(".map-canvas").bounding_box()
+    weights = model("text").cells((1, 1, 0), "weights", (0, 600), (0, 600)) * 1e-4
+    for text, left, top in page.evaluate("painted"):
+        exact = weights[round((box["y"] + top - y) / 60), round((box["x"] + left - x) / 60)]
+        near = {"rel": 0.05} if "e" in text else {"abs": 5e-5}
+        assert float(text.replace("−", "-")) == pytest.approx(exact, **near)
+    # None is cut off at an edge.
+    assert all(15 < left < box["width"] - 15 for _, left, _ in page.evaluate("painted"))
+
+
 def test_three_hundred_heads(explore):
     page = explore("many")
     page.wait_for_function("() => document.querySelectorAll('.thumbnail:not(.empty)').length > 20")
@@ -75,6 +109,11 @@ def test_three_hundred_heads(explore):
     assert page.locator(".head-table tbody tr").count() == 300
 
 
+def in_cell(x):
+    """As a large cell writes a weight."""
+    return "0" if x == 0 else f"{x:.1e}".replace("e-0", "e−") if x < 1e-4 else f"{x:.4f}"
+
+
 def test_zoom_from_the_whole_to_one_cell_and_its_number(explore):
     page = explore("text", at_head(layer=1, head=1))
     at_rest(page)
@@ -99,7 +138,7 @@ def test_zoom_from_the_whole_to_one_cell_and_its_number(explore):
     for text, x, y in painted:
         row = round((box["y"] + y - top) / 96)
         column = round((box["x"] + x - left) / 96)
-        assert text == ("0" if weights[row, column] == 0 else f"{weights[row, column]:.4f}"), (row, column)
+        assert text == in_cell(weights[row, column]), (row, column)
     # And every label on a ruler that of its row.
     labels = page.locator(".ruler-left .ruler-label:visible").all_inner_texts()
     words = model("text").words

@@ -1,5 +1,6 @@
 """Beside the map: lists of what is pointed at, the text, the search."""
 
+import threading
 import time
 
 from mock_explorer import Api
@@ -56,10 +57,43 @@ def test_pointing_at_a_key_lists_who_looks_at_it(explore):
     hover(page, 23, 12)
     page.keyboard.press("0")
     at_rest(page)
+    looked = page.inner_text(".focus-name")
     canvas = page.locator(".map-canvas").bounding_box()
     page.mouse.move(canvas["x"] + 5, canvas["y"] + 5)
     quiet(page)
-    assert page.inner_text(".focus-name").startswith("Query 23")
+    assert looked.startswith("Query ") and page.inner_text(".focus-name") == looked
+
+
+def test_columns_of_a_list_have_names(explore):
+    for fragment in ["q=121", "k=7"]:
+        page = explore("text", at_head(fragment, layer=1, head=0))
+        page.wait_for_selector(".pair")
+        assert page.inner_text(".pair-columns").split() == ["weight", "influence"]
+        ends = [
+            [page.locator(one).nth(at).bounding_box() for at in range(2)]
+            for one in (".pair-columns .pair-number", ".pair .pair-number")
+        ]
+        for name, number in zip(*ends, strict=True):
+            assert abs(name["x"] + name["width"] - number["x"] - number["width"]) < 8
+        page.close()
+
+
+def test_who_looks_at_a_key_says_what_it_waits_for(explore):
+    api, whole = Api(model("text"), built=0), threading.Event()
+    api.hold = lambda path, _: ((path == "map" and api.built >= 40) or path == "key") and whole.wait()
+    page = explore("text", at_head("q=121&k=7", layer=1, head=0), api=api)
+    page.wait_for_selector(".pair")
+    page.wait_for_selector("text=Building the map: 20 %")
+    page.get_by_role("button", name="Who looks at key 7").click()
+    page.wait_for_function("() => document.querySelector('.focus-name').textContent.startsWith('Key 7')")
+    assert page.get_attribute(".sides .choice:last-child", "aria-pressed") == "true"
+    page.wait_for_selector(".facts >> text=This needs the weights of all queries: 20 %")
+    # Nothing of the old query is left.
+    assert page.locator(".pair, .text-token.marked, .ruler-label.ringed:visible").count() == 0
+    whole.set()
+    page.wait_for_selector(".pair")
+    quiet(page)
+    assert pairs(page)[0][0] == model("text").key((1, 0, 0), 7, 20)["by_weight"][0]["query"]
 
 
 def test_both_sides_of_a_pair(explore):
@@ -105,6 +139,16 @@ def test_search_jumps_to_its_places(explore):
     page = explore("text", at_head(layer=1, head=0))
     at_rest(page)
     walk_over_hits(page, "fox")
+    # A hit is looked at as if one pointed at it; the pointer, over the map, points at nothing until it moves.
+    at = [at for at, word in enumerate(model("text").words) if word == "fox"][-1]
+    page.mouse.move(*point(page, at + 3, at + 3))
+    page.keyboard.press("Enter")
+    page.keyboard.press("Shift+Enter")
+    at_rest(page)
+    page.wait_for_function(f"() => document.querySelector('.focus-name').textContent === 'Query {at} fox'")
+    quiet(page)
+    assert pairs(page)[0][0] == model("text").query((1, 0, 0), at, 20)["by_weight"][0]["key"]
+    assert page.get_attribute(".text-token.here", "data-at") == str(at)
     # Whole tokens go before parts; an index can be asked for; what is not there is said.
     for text, count in [
         ("THE", sum(word.lower() == "the" for word in model("text").words)),

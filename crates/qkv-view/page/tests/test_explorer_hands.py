@@ -49,6 +49,18 @@ def test_keys_move_zoom_pin_and_let_go(explore):
     assert page.input_value("#search") == "[+-0" and page.inner_text(".map-name") == "Layer 1, head 1"
 
 
+def test_what_comes_under_a_pointer_that_rests_is_pointed_at(explore):
+    page = explore("text", at_head("at=100.5,90.5,20", layer=1, head=1))
+    at_rest(page)
+    page.mouse.move(*point(page, 110, 98))
+    page.wait_for_function("() => document.querySelector('.focus-name').textContent.startsWith('Query 110')")
+    # By keys of the page, without the pointer.
+    page.keyboard.press("+")
+    at_rest(page)
+    page.wait_for_function("() => document.querySelector('.focus-name').textContent.startsWith('Query 105')")
+    assert readout(page).startswith("query 105 ") and "key 94 " in readout(page)
+
+
 def test_the_overview_is_reached_by_keys(explore):
     page = explore("text")
     page.wait_for_function("() => !document.querySelector('.overview .empty')")

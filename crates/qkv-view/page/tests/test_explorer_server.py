@@ -1,9 +1,11 @@
 """The explorer and its server: what is asked for, when, and what follows from bad answers."""
 
+import copy
 import json
 import threading
 
 from mock_explorer import Api
+from mock_models import painted
 from support import at_head, at_rest, eventually, hover, model, pixel, point, quiet
 
 
@@ -31,6 +33,90 @@ def test_progress_is_shown_until_the_map_is_built(explore):
     page.wait_for_function("() => !document.querySelector('.unknown-yet')")
     starts = [int(one["from"]) for path, one in explore.api.asked if path == "heads"]
     assert starts == [0, 0, 5, 10]
+
+
+def test_tiles_and_legend_are_of_one_scale(explore):
+    # The largest number is known better as more is built.
+    largest = {20: 1.0, 40: 0.5, 60: 0.5, 80: 0.5, 100: 0.25}
+
+    def scale(*_):
+        return {**model("long").scale((0, 1, 0), "weights"), "high": largest[api.built], "above": False}
+
+    api, whole = Api(copy.copy(model("long")), built=0), threading.Event()
+    api.model.scale = scale
+    api.hold = lambda path, _: path == "map" and api.built >= 60 and whole.wait()
+    page = explore("long", at_head("at=100.5,90.5,40", head=1), api=api)
+    page.wait_for_selector("text=Building the map: 40 %")
+
+    def shown(high, *cells):
+        page.wait_for_function(
+            f"() => document.querySelector('.legend-tick:nth-of-type(6)').textContent === '{high}'"
+        )
+        page.wait_for_function("() => painted.length > 0")
+        page.wait_for_timeout(500)
+        colour = {**scale(), "high": high}
+        for query, key in cells:
+            exact = model("long").cells((0, 1, 0), "weights", (query, query + 1), (key, key + 1))
+            assert pixel(page, query, key) == painted(exact, colour)[0, 0].tolist()
+
+    shown(0.5, (100, 90), (101, 88))
+    page.evaluate(f"location.hash = '{at_head('at=70000.5,69990.5,40', head=1)}'")
+    page.wait_for_timeout(500)
+    shown(0.5, (70000, 69990), (70001, 69989))
+    whole.set()
+    page.wait_for_selector(".map-progress", state="hidden")
+    shown(0.25, (70000, 69990), (70001, 69989))
+
+
+def test_single_cells_are_seen_while_the_map_is_built(explore):
+    api, whole, finest = Api(model("long"), built=0), threading.Event(), threading.Event()
+
+    def hold(path, asked):
+        if path == "map" and api.built >= 20:
+            whole.wait()
+        if path == "tile" and int(asked["level"]) == model("long").levels() - 1:
+            finest.wait()
+
+    api.hold = hold
+    page = explore("long", at_head("at=100.5,90.5,60", head=1), api=api)
+    page.wait_for_selector(".map-progress.aside")
+    boxes = [page.locator(one).bounding_box() for one in (".map-progress", ".map-canvas")]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
+    # Larger cells stand for them: they have no lines yet, and no numbers.
+    eventually(page, lambda: any(path == "cells" for path, _ in api.asked))
+    page.wait_for_timeout(500)
+    assert page.evaluate("painted") == []
+    finest.set()
+    page.wait_for_function("() => painted.length > 30")
+    # Zoomed out, nothing is there yet, and the progress in the middle.
+    page.keyboard.press("0")
+    page.wait_for_selector(".map-progress:not(.aside)")
+    whole.set()
+    page.wait_for_selector(".map-progress", state="hidden")
+
+
+def test_the_time_that_is_left(explore):
+    page = explore("text", at_head())
+    told = page.evaluate(
+        """async () => {
+          const { RemainingTime } = await import('./remaining.js');
+          const time = new RemainingTime();
+          const told = [[0, 0], [0.01, 1], [0.1, 5], [0.2, 10], [0.8, 40], [0.98, 49]];
+          // Of another map, from its beginning.
+          told.push([0.001, 50], [0.051, 100]);
+          return told.map(([share, seconds]) => time.tell(share, 1000 * seconds));
+        }"""
+    )
+    assert told == [
+        "",
+        "",
+        "about 45 s left",
+        "about 40 s left",
+        "about 10 s left",
+        "a few seconds left",
+        "",
+        "about 16 min left",
+    ]
 
 
 def test_a_server_that_refuses_is_told_calmly(explore):
