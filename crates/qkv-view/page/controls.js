@@ -63,10 +63,17 @@ class Controls {
     this.tokens = element('input', { type: 'number', id: 'tokens', min: 1, max: most, step: 1, inputmode: 'numeric' });
     this.tokens.addEventListener('input', () => {
       const count = Number(this.tokens.value);
-      if (Number.isInteger(count) && count >= 1 && count <= most) this.ask({ tokens: count });
+      const fits = Number.isInteger(count) && count >= 1 && count <= most;
+      this.tokens.setAttribute('aria-invalid', String(!fits));
+      if (fits) this.ask({ tokens: count });
     });
-    this.tokens.addEventListener('blur', () => this.show(this.state, this.isFirst));
-    return element('div', { class: 'control' }, element('label', { for: 'tokens' }, 'Tokens'), this.tokens);
+    this.tokens.addEventListener('blur', () => {
+      this.tokens.removeAttribute('aria-invalid');
+      this.show(this.state, this.isFirst);
+    });
+    const range = element('span', { class: 'quiet', id: 'tokens-range' }, `1 to ${most}`);
+    this.tokens.setAttribute('aria-describedby', range.id);
+    return element('div', { class: 'control' }, element('label', { for: 'tokens' }, 'Tokens'), this.tokens, range);
   }
 
   makeReset() {

@@ -134,7 +134,10 @@ def test_tokens_come_and_go(open_page):
     wanted = shown(golden("first")["lesson"]["x"])
     wanted[1][0] = "0.5000"
     assert text(page, "x")[:5] == wanted
+    # How many there may be is said before one asks for more.
+    assert page.inner_text("#tokens-range") == "1 to 8"
     page.fill("#tokens", "9")
+    assert page.get_attribute("#tokens", "aria-invalid") == "true"
     page.locator("#tokens").blur()
     assert page.input_value("#tokens") == "8"
 
