@@ -6,12 +6,11 @@ import { Legend } from './legend.js';
 import { keysInSight, queriesInSight } from './map-frame.js';
 import { MapBar } from './map-bar.js';
 import { mapKey } from './map-keys.js';
-import { MapLoader } from './map-loader.js';
+import { MapLoader, RemainingTime } from './map-loader.js';
 import { MapOverlay, NUMBERS_FROM } from './map-overlay.js';
 import { MapView } from './map-view.js';
 import { Names } from './names.js';
 import { NO_CELL, Pointing } from './pointing.js';
-import { RemainingTime } from './remaining.js';
 import { Ruler } from './rulers.js';
 
 /** Cells are moved over one by one from this size on, and pointed at in their middle. */

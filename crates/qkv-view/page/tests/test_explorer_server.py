@@ -99,7 +99,7 @@ def test_the_time_that_is_left(explore):
     page = explore("text", at_head())
     told = page.evaluate(
         """async () => {
-          const { RemainingTime } = await import('./remaining.js');
+          const { RemainingTime } = await import('./map-loader.js');
           const time = new RemainingTime();
           const told = [[0, 0], [0.01, 1], [0.1, 5], [0.2, 10], [0.8, 40], [0.98, 49]];
           // Of another map, from its beginning.
