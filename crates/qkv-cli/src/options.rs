@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, ValueEnum};
 use qkv::Window;
 use qkv_io::ReadOptions;
 
@@ -136,6 +136,11 @@ pub fn parse_window(text: &str) -> Result<Window, String> {
     };
     let (left, right) = text.split_once(',').ok_or_else(wanted)?;
     Ok(Window { left: bound(left)?, right: bound(right)? })
+}
+
+/// An option that is taken and means nothing: not in the help.
+pub fn hidden(option: Arg) -> Arg {
+    option.hide(true)
 }
 
 /// A number of threads or rounds.

@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use crate::explore;
 use crate::lesson::first_lesson;
-use crate::options::AttentionOptions;
+use crate::options::{AttentionOptions, hidden};
 use crate::output;
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::terminal::Terminal;
 
 #[derive(Args, Debug)]
+#[command(mut_arg("seed", hidden))]
 pub struct Arguments {
     /// A file with arrays q, k and v, or a recording, to be explored; without one there is the lesson alone
     #[arg(value_name = "INPUT")]
@@ -32,7 +33,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     port: u16,
 
-    /// Do not open a browser; the address is printed
+    /// Do not open a browser. The address is printed, and opens once; when it has, a fresh one is
     #[arg(long)]
     no_open: bool,
 
@@ -52,7 +53,7 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     if let Some(path) = &arguments.export {
         output::check_page(path)?;
         output::write_text(path, &exported(input.as_ref())?)?;
-        writeln!(terminal, "wrote {}", path.display())?;
+        writeln!(terminal, "wrote    {}", path.display())?;
         return Ok(true);
     }
     let what = if input.is_some() { "the explorer" } else { "the lesson" };
@@ -62,6 +63,7 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
             0 => "cannot serve on 127.0.0.1".to_string(),
             port => format!("--port {port}: cannot serve on 127.0.0.1:{port}"),
         })?;
+    let server = server.on_entry(next_address);
     writeln!(terminal, "{what} is at {} (it opens once; Ctrl-C ends it)", server.url())?;
     terminal.flush()?;
     if !arguments.no_open
@@ -71,6 +73,13 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     }
     server.run().context("cannot serve the page")?;
     Ok(true)
+}
+
+/// Said when an address has been used.
+fn next_address(url: &str) {
+    let mut terminal = Terminal::new(false);
+    // Where stdout is closed nobody reads it, and the page goes on.
+    let _ = writeln!(terminal, "opened; for another browser: {url}").and_then(|()| terminal.flush());
 }
 
 fn opened(source: &Source, arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<explorer::Input> {

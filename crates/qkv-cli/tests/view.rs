@@ -40,6 +40,34 @@ fn only_who_shows_the_token_once_is_let_in() {
 }
 
 #[test]
+fn a_used_address_says_where_a_fresh_one_is_and_that_opens_once_too() {
+    let mut view = View::start(&[]);
+    let host = view.host();
+    let cookie = view.enter();
+    let used = format!("GET /?token={}", view.token);
+    let (code, head, body) = view.ask(&used, &[("Host", &host)], "");
+    assert_eq!(code, 403);
+    assert!(head.contains("content-type: text/html") && head.contains("content-security-policy: "), "{head}");
+    assert!(
+        body.contains("has been used") && body.contains("fresh address") && !body.contains("token="),
+        "{body}"
+    );
+    // What a page asks for is refused as it is answered.
+    let (code, head, _) = view.ask("GET /api/input", &[("Host", &host)], "");
+    assert!(code == 403 && head.contains("content-type: application/json"), "{head}");
+    for _ in 0..3 {
+        let fresh = view.next_token();
+        assert_ne!(fresh, view.token);
+        view.token = fresh;
+        // Either browser has the page.
+        assert_eq!(view.enter(), cookie);
+        assert_eq!(view.ask(&format!("GET /?token={}", view.token), &[("Host", &host)], "").0, 403);
+    }
+    assert_eq!(view.ask(&used, &[("Host", &host)], "").0, 403);
+    assert_eq!(view.ask("GET /", &[("Host", &host), ("Cookie", &cookie)], "").0, 200);
+}
+
+#[test]
 fn a_lesson_is_computed_by_the_engine_and_a_wrong_one_refused() {
     let view = View::start(&[]);
     let (host, cookie) = (view.host(), view.enter());

@@ -3,11 +3,12 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 /// The running command; it ends with the test.
 pub struct View {
     child: Child,
+    said: BufReader<ChildStdout>,
     port: u16,
     pub token: String,
 }
@@ -22,12 +23,16 @@ impl View {
             .stderr(Stdio::null())
             .spawn()
             .expect("the command starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
-        let address = line.split_whitespace().find(|word| word.starts_with("http://")).expect("an address");
-        let (host, token) = address.split_once("/?token=").expect("a token");
-        let port = host.rsplit_once(':').expect("a port").1.parse().expect("a number");
-        Self { child, port, token: token.to_string() }
+        let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (port, token) = address(&mut said);
+        Self { child, said, port, token }
+    }
+
+    /// The token of the next address that is printed.
+    pub fn next_token(&mut self) -> String {
+        let (port, token) = address(&mut self.said);
+        assert_eq!(port, self.port);
+        token
     }
 
     pub fn host(&self) -> String {
@@ -68,6 +73,16 @@ impl View {
         let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
         cookie.split(';').next().expect("a pair").to_string()
     }
+}
+
+/// Port and token of the address in the next line.
+fn address(said: &mut impl BufRead) -> (u16, String) {
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    let address = line.split_whitespace().find(|word| word.starts_with("http://")).expect("an address");
+    let (host, token) = address.split_once("/?token=").expect("a token");
+    let port = host.rsplit_once(':').expect("a port").1.parse().expect("a number");
+    (port, token.to_string())
 }
 
 impl Drop for View {

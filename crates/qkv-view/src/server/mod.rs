@@ -1,8 +1,9 @@
 //! The local server of the page.
 //!
 //! It listens on 127.0.0.1 alone. Whoever opens it shows a token, once: it stands in the URL that is printed and is
-//! then exchanged for a cookie. Requests that name another host are refused, so that no other site can reach it through a
-//! name of its own; answers may not be framed, guessed at or kept. What one request can ask for is bounded.
+//! then exchanged for a cookie; for the next browser there is another token, which only [`Server::on_entry`] is told.
+//! Requests that name another host are refused, so that no other site can reach it through a name of its own; answers may
+//! not be framed, guessed at or kept. What one request can ask for is bounded.
 
 mod explore;
 
@@ -34,6 +35,21 @@ const MOST_BYTES: usize = 1 << 20;
 /// Requests that are computed at a time; others wait.
 const AT_A_TIME: usize = 2;
 const COOKIE: &str = "qkv";
+/// Whom the token did not let in: a page of plain words, which needs no style of its own.
+const TURNED_AWAY: &str = "\
+<!doctype html>
+<html lang=\"en\">
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width\">
+<meta name=\"color-scheme\" content=\"light dark\">
+<title>This address has been used</title>
+<h1>This address has been used</h1>
+<p>Each address of this page opens once, in one browser, so that nobody else on this machine can look at your data. The page goes on
+working in the browser that opened it.
+<p>To open it here, take a fresh address: the terminal in which <code>qkv view</code> runs shows one below the first. From Python,
+<code>page.open()</code> gives one.
+</html>
+";
 
 /// A page that is about to be served.
 pub struct Server {
@@ -42,7 +58,11 @@ pub struct Server {
     token: String,
     data: Value,
     explorer: Option<Arc<Explorer>>,
+    on_entry: Option<OnEntry>,
 }
+
+/// What is told the next URL.
+type OnEntry = Box<dyn Fn(&str) + Send + Sync>;
 
 impl Server {
     /// On a port of 127.0.0.1; 0 is any that is free. The page has a lesson to start from, and what there is to explore.
@@ -54,12 +74,25 @@ impl Server {
         listener.set_nonblocking(true)?;
         let live = explorer.as_ref().map(|_| json!({ "live": true }));
         let data = json!({ "live": true, "lesson": lesson, "explorer": live });
-        Ok(Self { port: listener.local_addr()?.port(), listener, token: secret()?, data, explorer })
+        Ok(Self {
+            port: listener.local_addr()?.port(),
+            listener,
+            token: secret()?,
+            data,
+            explorer,
+            on_entry: None,
+        })
     }
 
     /// What the reader's browser opens, once.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/?token={}", self.port, self.token)
+        url(self.port, &self.token)
+    }
+
+    /// Each time that a browser has been let in, says which URL lets in another one, once. Without this none does.
+    pub fn on_entry(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.on_entry = Some(Box::new(tell));
+        self
     }
 
     /// Answers until the process ends.
@@ -83,6 +116,8 @@ impl Server {
         let hosts = [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)];
         let site = Arc::new(Site {
             hosts,
+            port: self.port,
+            on_entry: self.on_entry,
             token: Mutex::new(Some(self.token)),
             // Cookies are kept by host, whatever the port: two servers must not take each other's for their own.
             cookie_name: format!("{COOKIE}-{}", self.port),
@@ -119,6 +154,8 @@ impl Drop for Running {
 /// What all requests share.
 struct Site {
     hosts: [String; 2],
+    port: u16,
+    on_entry: Option<OnEntry>,
     /// Until it is used.
     token: Mutex<Option<String>>,
     cookie_name: String,
@@ -137,6 +174,10 @@ fn router(site: Arc<Site>) -> Router {
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .layer(middleware::from_fn_with_state(site.clone(), guard))
         .with_state(site)
+}
+
+fn url(port: u16, token: &str) -> String {
+    format!("http://127.0.0.1:{port}/?token={token}")
 }
 
 /// 256 random bits in hexadecimal digits.
@@ -165,11 +206,11 @@ async fn guard(
         next.run(request).await
     } else if token.ok().and_then(|Query(shown)| shown.token).is_some_and(|token| site.takes(&token)) {
         site.welcome()
+    } else if request.uri().path().starts_with("/api/") {
+        refusal(StatusCode::FORBIDDEN, "this address has been used: take a fresh one where it came from")
     } else {
-        refusal(
-            StatusCode::FORBIDDEN,
-            "this page opens once, at the address that was printed: ask for a new one where it came from",
-        )
+        let html = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
+        (StatusCode::FORBIDDEN, html, TURNED_AWAY).into_response()
     };
     let headers = answer.headers_mut();
     for (name, value) in [
@@ -198,10 +239,22 @@ impl Site {
         pairs.any(|(name, value)| name == self.cookie_name && same(value, &self.cookie))
     }
 
-    /// Takes the token, once.
+    /// Takes the token, once, and makes the next one if there is somebody to tell.
     fn takes(&self, shown: &str) -> bool {
-        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        token.take_if(|token| same(token, shown)).is_some()
+        let (taken, next) = {
+            let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = token.take_if(|token| same(token, shown)).is_some();
+            // Without random numbers no other browser is let in.
+            *token = match &self.on_entry {
+                Some(_) if taken => secret().ok(),
+                _ => token.take(),
+            };
+            (taken, token.clone().filter(|_| taken))
+        };
+        if let (Some(tell), Some(next)) = (&self.on_entry, next) {
+            tell(&url(self.port, &next));
+        }
+        taken
     }
 
     /// The result of work that takes a processor, when it is its turn; or why there is none.
