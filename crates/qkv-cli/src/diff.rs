@@ -16,7 +16,7 @@ use crate::explore;
 use crate::head::HeadOptions;
 use crate::input::Layers;
 use crate::machine::{self, Threads};
-use crate::options::AttentionOptions;
+use crate::options::{AttentionOptions, hidden};
 use crate::output::PictureFile;
 use crate::progress::Progress;
 use crate::request::{Number, Request, with_element};
@@ -29,7 +29,7 @@ const SIZE: usize = 1024;
 const SCALE: f32 = 1.0;
 
 #[derive(Args, Debug)]
-#[command(allow_negative_numbers = true, after_help = COLUMNS)]
+#[command(allow_negative_numbers = true, after_help = COLUMNS, mut_arg("seed", hidden))]
 pub struct Arguments {
     /// A file with arrays q, k and v, or a recording
     #[arg(value_name = "A")]
@@ -39,7 +39,7 @@ pub struct Arguments {
     #[arg(value_name = "B")]
     other: Source,
 
-    /// Only this query head
+    /// Only this query head [default: all]
     #[arg(long, value_name = "H")]
     head: Option<usize>,
 
@@ -47,8 +47,8 @@ pub struct Arguments {
     #[arg(long, value_name = "B", default_value_t = 0)]
     batch: usize,
 
-    /// A picture of B's weights less A's, of one head: .png or .svg
-    #[arg(short, long, value_name = "FILE", requires = "head")]
+    /// A picture of B's weights less A's, of one head, without --head of head 0: .png or .svg
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
     #[command(flatten)]
@@ -101,8 +101,8 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
                 let rows = threads.run(|| runs.compare(HeadOptions { head, batch: arguments.batch }, report))?;
                 heads.push(Head::new(layer, head, &rows));
             }
-            if let (Some(file), Some(head)) = (&file, arguments.head) {
-                let place = HeadOptions { head, batch: arguments.batch };
+            if let Some(file) = &file {
+                let place = HeadOptions { head: arguments.head.unwrap_or(0), batch: arguments.batch };
                 let numbers = threads.run(|| runs.map(place))?;
                 file.write(&picture(&one, &other.input.title, place, &numbers), SCALE)?;
             }
@@ -199,7 +199,12 @@ fn picture<T: Number>(
     let pooled = if numbers.dim() == (len_query, len_key) {
         String::new()
     } else {
-        format!("; {} × {} cells, each the difference farthest from 0", numbers.nrows(), numbers.ncols())
+        let (rows, columns) = numbers.dim();
+        let [high, wide] =
+            [(len_query, rows), (len_key, columns)].map(|(all, cells)| all.div_ceil(cells.max(1)));
+        format!(
+            "; {rows} × {columns} cells, each the difference farthest from 0 of up to {high} × {wide} pairs"
+        )
     };
     Heatmap::new(numbers.view())
         .title(format!("Difference of attention weights, head {head}"))
@@ -215,6 +220,8 @@ fn picture<T: Number>(
 struct Head {
     layer: Option<usize>,
     head: usize,
+    /// Of all queries.
+    all: usize,
     /// Queries without NaN.
     queries: usize,
     divergence: f64,
@@ -225,8 +232,16 @@ struct Head {
 
 impl Head {
     fn new(layer: Option<usize>, head: usize, rows: &[QueryDifference]) -> Self {
-        let mut line =
-            Self { layer, head, queries: 0, divergence: 0.0, most: (0.0, 0), weight: 0.0, changed: 0 };
+        let mut line = Self {
+            layer,
+            head,
+            all: rows.len(),
+            queries: 0,
+            divergence: 0.0,
+            most: (0.0, 0),
+            weight: 0.0,
+            changed: 0,
+        };
         for (query, row) in rows.iter().enumerate().filter(|(_, row)| !row.divergence.is_nan()) {
             line.queries += 1;
             line.divergence += row.divergence;
@@ -238,6 +253,11 @@ impl Head {
         }
         line.divergence /= line.queries.max(1) as f64;
         line
+    }
+
+    /// Whether no weight differs.
+    fn is_same(&self) -> bool {
+        self.queries == self.all && self.divergence == 0.0 && self.weight == 0.0
     }
 }
 
@@ -270,8 +290,13 @@ fn print(heads: &[Head], arguments: &Arguments, terminal: &mut Terminal) -> anyh
         let [one, other] = [&arguments.one, &arguments.other].map(|source| source.path.display());
         writeln!(terminal, "{one} and {other}: {}", show::count(heads.len(), "head"))?;
         table.lines().iter().try_for_each(|line| writeln!(terminal, "{line}"))?;
+        if heads.iter().all(Head::is_same) {
+            writeln!(terminal, "same     no weight differs")?;
+        }
         if let Some(output) = &arguments.output {
-            writeln!(terminal, "wrote {}: weights of the second less those of the first", output.display())?;
+            let head = arguments.head.unwrap_or(0);
+            let (shown, what) = (output.display(), "weights of the second less those of the first");
+            writeln!(terminal, "wrote    {shown}: head {head}, {what}")?;
         }
     }
     Ok(())

@@ -241,7 +241,7 @@ impl Explained {
             }
             write!(terminal, "{}", lesson_checks::listed(&self.checks))?;
             if let Some(output) = &arguments.output {
-                writeln!(terminal, "wrote {}", output.display())?;
+                writeln!(terminal, "wrote    {}", output.display())?;
             }
         }
         Ok(self.checks.iter().all(|check| check.passed))

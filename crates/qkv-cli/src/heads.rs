@@ -9,14 +9,14 @@ use qkv_view::show;
 
 use crate::explore;
 use crate::head::below;
-use crate::options::{AttentionOptions, parse_at_least_one};
+use crate::options::{AttentionOptions, hidden, parse_at_least_one};
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::table::{Cell, Form, Table};
 use crate::terminal::Terminal;
 
 #[derive(Args, Debug)]
-#[command(allow_negative_numbers = true, after_help = MEANINGS)]
+#[command(allow_negative_numbers = true, after_help = MEANINGS, mut_arg("seed", hidden))]
 pub struct Arguments {
     /// A file with arrays q, k and v, or a recording, of which all layers are shown
     #[arg(value_name = "INPUT")]
@@ -108,7 +108,7 @@ fn print(heads: &[Line], source: &Source, form: Form, terminal: &mut Terminal) -
         write!(terminal, "{}", table.csv()?)?;
     } else {
         writeln!(terminal, "{} of {}", show::count(heads.len(), "head"), source.path.display())?;
-        table.lines().iter().try_for_each(|line| writeln!(terminal, "{line}"))?;
+        table.filled(&["same", "after"]).lines().iter().try_for_each(|line| writeln!(terminal, "{line}"))?;
     }
     Ok(())
 }

@@ -9,13 +9,13 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use qkv::{Of, Pool};
 use qkv_view::explorer::{self, Choice, Drawing, Facts, Layer, OF, POOLS, Shown};
-use qkv_view::picture::{self, Sheet};
+use qkv_view::picture::{self, Scale, Sheet};
 use qkv_view::show;
 
 use crate::explore;
 use crate::head::{HeadOptions, below};
 use crate::machine;
-use crate::options::AttentionOptions;
+use crate::options::{AttentionOptions, hidden};
 use crate::output::PictureFile;
 use crate::progress::Progress;
 use crate::source::Source;
@@ -29,7 +29,7 @@ const THUMBNAIL: usize = 96;
 const LARGEST: usize = 8192;
 
 #[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
+#[command(allow_negative_numbers = true, mut_arg("seed", hidden))]
 pub struct Arguments {
     /// A file with arrays q, k and v, or a recording
     #[arg(value_name = "INPUT")]
@@ -128,13 +128,35 @@ fn one(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
     let layer = &opened.layers[0];
     arguments.head.check(layer.facts().batches, layer.facts().heads)?;
     let drawing = arguments.drawing(layer.facts(), arguments.head.head, SIZE)?;
-    let numbers = {
-        let progress = Progress::new("drawing");
-        let mut report = |done, total| progress.report(done, total);
-        layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?
-    };
+    let numbers = layer.see(&drawing.opening(), |head| {
+        let numbers = {
+            let progress = Progress::new("drawing");
+            drawing.numbers(head, Some(&mut |done, total| progress.report(done, total)))?
+        };
+        let progress = Progress::new("masking");
+        drawing.hidden(layer, numbers, head, Some(&mut |done, total| progress.report(done, total)))
+    })?;
     let svg = drawing.svg(layer, &arguments.input.path.display().to_string(), &numbers);
-    Ok((svg, picture::png_scale(numbers.dim()), format!("head     {}", drawing.words(layer, &numbers))))
+    let colours = drawing.colours(layer).scale(numbers.iter().copied());
+    let told = [
+        format!("head     {}", drawing.words(layer, &numbers)),
+        format!("mask     {}", mask(layer.facts())),
+        format!("scale    × {}", show::number(layer.facts().scale)),
+        format!("colours  {}", spread(&colours, arguments.of)),
+    ];
+    Ok((svg, picture::png_scale(numbers.dim()), told.join("\n")))
+}
+
+fn mask(facts: &Facts) -> String {
+    if facts.masks.is_empty() { "none".to_string() } else { facts.masks.join("; ") }
+}
+
+/// Which numbers colours stand for.
+fn spread(scale: &Scale, of: Of) -> String {
+    match of {
+        Of::Mask => "from 0, masked, to 1, may attend".to_string(),
+        _ => format!("{} from {} to {}", scale.kind(), show::number(scale.low()), show::number(scale.high())),
+    }
 }
 
 fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
@@ -145,30 +167,45 @@ fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
     let count = layers.iter().map(|layer| layer.facts().heads).sum();
     let progress = Progress::new("drawing");
     let mut thumbnails = Vec::new();
+    let mut colours = None;
     for layer in layers {
         let facts = layer.facts();
         below("--batch", arguments.head.batch, facts.batches)?;
         for head in 0..facts.heads {
             let drawing = arguments.drawing(facts, head, THUMBNAIL)?;
             let mut report = progress.part(thumbnails.len(), count);
-            let numbers = layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?;
+            let numbers = layer.see(&drawing.opening(), |head| {
+                let numbers = drawing.numbers(head, Some(&mut report))?;
+                drawing.hidden(layer, numbers, head, None)
+            })?;
+            if colours.is_none() || drawing.hides(layer) {
+                colours = Some(drawing.colours(layer));
+            }
             let of_layer = facts.layer.map_or(String::new(), |layer| format!("layer {layer}, "));
             thumbnails.push((numbers, format!("{of_layer}head {head}")));
         }
     }
     let (facts, size) = (layers[0].facts(), arguments.size.unwrap_or(THUMBNAIL));
     let (len_query, len_key) = (facts.len_query, facts.len_key);
+    let masks = match &facts.masks[..] {
+        _ if layers.iter().any(|layer| layer.facts().masks != facts.masks) => {
+            "each layer with its mask".to_string()
+        }
+        [] => "no mask".to_string(),
+        masks => masks.join("; "),
+    };
+    let colours = colours.unwrap_or_else(|| picture::colours(of));
     let mut sheet = Sheet::new()
         .title(format!("{} of {}", picture::title(of), show::count(thumbnails.len(), "head")))
         .subtitle(format!(
-            "{}: {} × {}{}",
+            "{}: {} × {}; {masks}{}",
             arguments.input.path.display(),
             show::count(len_query, "query"),
             show::count(len_key, "key"),
             arguments.shown().cells((size.min(len_query), size.min(len_key)), (len_query, len_key))
         ))
         .quantity(picture::quantity(of))
-        .colours(picture::colours(of));
+        .colours(colours);
     // A line for each layer, if that is not too long.
     if layers.len() > 1 && facts.heads <= 16 {
         sheet = sheet.columns(facts.heads);
@@ -176,6 +213,11 @@ fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
     for (numbers, caption) in &thumbnails {
         sheet = sheet.thumbnail(numbers.view(), caption.clone());
     }
-    let told = format!("heads    {}: {}", thumbnails.len(), picture::title(of).to_lowercase());
-    Ok((sheet.svg(), 1.0, told))
+    let colours = colours.scale(thumbnails.iter().flat_map(|(numbers, _)| numbers.iter().copied()));
+    let told = [
+        format!("heads    {}: {}", thumbnails.len(), picture::title(of).to_lowercase()),
+        format!("mask     {}", masks.strip_prefix("no mask").map_or(masks.as_str(), |_| "none")),
+        format!("colours  {}", spread(&colours, of)),
+    ];
+    Ok((sheet.svg(), 1.0, told.join("\n")))
 }

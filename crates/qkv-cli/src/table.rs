@@ -28,7 +28,7 @@ impl Cell {
     fn shown(&self) -> String {
         match self {
             Self::Count(count) => count.to_string(),
-            Self::Number(x) => show::number(*x),
+            Self::Number(x) => show::rounded(*x),
             Self::Text(text) => token(text),
             Self::Nothing => String::new(),
         }
@@ -86,6 +86,22 @@ impl Table {
             table.rows.iter().map(|row| [std::slice::from_ref(&name), &row[..]].concat()).collect::<Vec<_>>()
         };
         Self { columns, rows: tables.iter().flat_map(named).collect() }
+    }
+
+    /// Without those of the named columns in which no row has anything: there are no tokens.
+    pub fn filled(&self, optional: &[&str]) -> Self {
+        let empty = |column: usize| self.rows.iter().all(|row| row[column] == Cell::Nothing);
+        let kept: Vec<usize> = (0..self.columns.len())
+            .filter(|&column| !(optional.contains(&self.columns[column].as_str()) && empty(column)))
+            .collect();
+        Self {
+            columns: kept.iter().map(|&column| self.columns[column].clone()).collect(),
+            rows: self
+                .rows
+                .iter()
+                .map(|row| kept.iter().map(|&column| row[column].clone()).collect())
+                .collect(),
+        }
     }
 
     /// Lines in columns, numbers to the right, with the names above.

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use anyhow::bail;
 use clap::Args;
 use qkv_view::explorer::{KeyRanks, Layer, Opening, QueryRanks, Ranked};
 use qkv_view::scene::token;
@@ -10,21 +11,21 @@ use serde_json::{Value, json};
 
 use crate::explore;
 use crate::head::{HeadOptions, below};
-use crate::options::{AttentionOptions, parse_at_least_one};
+use crate::options::{AttentionOptions, hidden, parse_at_least_one};
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::table::{Cell, Form, Table};
 use crate::terminal::Terminal;
 
 #[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
+#[command(allow_negative_numbers = true, mut_arg("seed", hidden))]
 pub struct Arguments {
     /// A file with arrays q, k and v, or a recording
     #[arg(value_name = "INPUT")]
     input: Source,
 
     /// The query whose keys are ranked, counted from 0
-    #[arg(long, value_name = "I", conflicts_with = "key", required_unless_present = "key")]
+    #[arg(long, value_name = "I", conflicts_with = "key")]
     query: Option<usize>,
 
     /// The key whose queries are ranked, counted from 0
@@ -46,6 +47,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<bool> {
+    if arguments.query.or(arguments.key).is_none() {
+        bail!("say --query I, whom that query attends, or --key J, who attends that key");
+    }
     let opened = explore::open_one(&arguments.input, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
     let layer = &opened.layers[0];
@@ -53,7 +57,7 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     let report = match (arguments.query, arguments.key) {
         (Some(query), _) => of_query(layer, query, arguments)?,
         (_, Some(key)) => of_key(layer, key, arguments)?,
-        (None, None) => unreachable!("one is required"),
+        (None, None) => unreachable!("one is given"),
     };
     report.print(arguments.form, terminal)?;
     Ok(true)
@@ -78,7 +82,11 @@ impl Report {
             self.facts.iter().try_for_each(|fact| writeln!(terminal, "{fact}"))?;
             for (name, table) in &self.tables {
                 writeln!(terminal, "\n{name}")?;
-                table.lines().iter().try_for_each(|line| writeln!(terminal, "  {line}"))?;
+                table
+                    .filled(&["token"])
+                    .lines()
+                    .iter()
+                    .try_for_each(|line| writeln!(terminal, "  {line}"))?;
             }
         }
         Ok(())
@@ -101,14 +109,10 @@ fn of_query(layer: &explore::Layer, query: usize, arguments: &Arguments) -> anyh
             facts.push(format!(
                 "entropy {} nats, as of {} keys of equal weight; mean distance {} positions",
                 show::number(ranks.row.entropy),
-                show::number(ranks.effective_keys()),
-                show::number(ranks.row.distance)
+                show::rounded(ranks.effective_keys()),
+                show::rounded(ranks.row.distance)
             ));
-            facts.push(format!(
-                "beside those listed: {} of weight {} together",
-                show::count(ranks.others, "key"),
-                show::number(ranks.rest)
-            ));
+            facts.push(beside(ranks.others, "key", ranks.rest));
         }
     }
     let table = |list: &[Ranked]| table(list, "key", |key| tokens.key(key));
@@ -132,15 +136,29 @@ fn of_key(layer: &explore::Layer, key: usize, arguments: &Arguments) -> anyhow::
     let mean = if ranks.queries == 0 { 0.0 } else { ranks.received / ranks.queries as f64 };
     Ok(Report {
         title: format!("{} of head {head}, {}", named("key", key, tokens.key(key)), layer.title()),
-        facts: vec![format!(
-            "weight {} in all, from {}: {} from each in the mean",
-            show::number(ranks.received),
-            show::count(ranks.queries, "query"),
-            show::number(mean)
-        )],
+        facts: vec![
+            format!(
+                "weight {} in all, from {}: {} from each in the mean",
+                show::rounded(ranks.received),
+                show::count(ranks.queries, "query"),
+                show::number(mean)
+            ),
+            beside(ranks.others, "query", ranks.rest),
+        ],
         tables: vec![("by weight", table(&ranks.by_weight, "query", |query| tokens.query(query)))],
         json: placed(ranks.json(&tokens), arguments.head),
     })
+}
+
+fn beside(others: usize, kind: &str, rest: f64) -> String {
+    match others {
+        0 => "beside those listed: none".to_string(),
+        _ => format!(
+            "beside those listed: {} of weight {} together",
+            show::count(others, kind),
+            show::rounded(rest)
+        ),
+    }
 }
 
 fn table<'t>(list: &[Ranked], kind: &str, token: impl Fn(usize) -> Option<&'t String>) -> Table {

@@ -89,6 +89,15 @@ fn top_ranks_the_very_weights_that_attend_writes() {
     let received: f64 = column.iter().map(|&w| f64::from(w)).sum();
     assert!((number(&of_key["received"]) - received).abs() < 1e-12);
     assert_eq!(of_key["queries"], 36);
+    let listed: f64 =
+        of_key["by_weight"].as_array().unwrap().iter().map(|entry| number(&entry["weight"])).sum();
+    assert!((number(&of_key["rest"]) - (received - listed)).abs() < 1e-12, "{of_key}");
+    let told = qkv!("top", input, "--head", "1", "--key", "4", "-n", "3").succeeded().out.clone();
+    assert!(told.contains("beside those listed: 33 queries of weight "), "{told}");
+    let all = qkv!("top", input, "--head", "1", "--key", "4", "-n", "99").succeeded().out.clone();
+    assert!(all.contains("beside those listed: none"), "{all}");
+    // Without tokens there is no column of them.
+    assert!(told.contains("  query  weight  influence\n"), "{told}");
     let first = &of_key["by_weight"][0];
     assert_eq!(number(&first["weight"]) as f32, column.iter().copied().fold(0.0, f32::max));
     assert_eq!(column[number(&first["query"]) as usize], number(&first["weight"]) as f32);
@@ -109,6 +118,8 @@ fn heads_are_sorted_and_say_the_same_in_every_form() {
         assert!((number(&head["first"]) - want).abs() < 1e-12);
         assert!(head["same"].is_null(), "without tokens nothing is the same");
     }
+    let told = qkv!("heads", input, "--sort", "first").succeeded().out.clone();
+    assert!(told.contains("previous") && !told.contains("same") && !told.contains("after"), "{told}");
     let csv = qkv!("heads", input, "--sort", "first", "--csv").succeeded().out.clone();
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines[0], "head,entropy,effective_keys,distance,first,self,previous,same,after,empty,nan");
@@ -136,6 +147,8 @@ fn tokens_find_copies_and_what_followed_them() {
     );
     let heads = qkv!("heads", input, "--json").json();
     let after = number(&heads["heads"][0]["after"]);
+    let told = qkv!("heads", input).succeeded().out.clone();
+    assert!(told.contains("same") && told.contains("after"), "{told}");
     // Three of six queries, all of whose weight is there.
     assert!((after - 0.5).abs() < 1e-6, "{heads}");
 }
@@ -161,6 +174,18 @@ fn a_recording_is_seen_layer_by_layer() {
     qkv!("map", input, "--sheet", "-o", sheet).succeeded();
     let svg = std::fs::read_to_string(sheet).unwrap();
     assert!(svg.contains("layer 11, head 1") && svg.contains("of 4 heads"));
+    assert!(svg.contains("each layer with its mask"), "{svg}");
+    let one = place.path("one.svg");
+    let told = qkv!("map", input, "--layer", "11", "--head", "1", "-o", one).succeeded().out.clone();
+    for line in [
+        "head     1 of layer 11: attention weights",
+        "mask     window",
+        "scale    × 0.3536",
+        "colours  square-root from 0.0000",
+        "wrote    ",
+    ] {
+        assert!(told.contains(line), "{line} in {told}");
+    }
     qkv!("attend", input).refused(&["which layer is meant", "2 layers, 0 to 11", "--layer N"]);
     qkv!("attend", input, "--layer", "3").refused(&["--layer 3", "no such layer"]);
     let plain = file(&place, "plain.safetensors", 3, &[]);
@@ -230,7 +255,7 @@ fn a_batch_or_head_that_does_not_exist_is_refused_with_what_there_is() {
     qkv!("top", input, "--batch", "9", "--query", "0").refused(&["--batch: got 9"]);
     qkv!("top", input, "--query", "25").refused(&["--query: got 25, want a number below 25"]);
     qkv!("top", input, "--key", "25").refused(&["--key: got 25"]);
-    qkv!("top", input).refused(&["--query"]);
+    qkv!("top", input).refused(&["--query I", "--key J"]);
     qkv!("heads", input, "--batch", "3").refused(&["--batch: got 3"]);
     qkv!("map", input, "--queries", "20:30", "-o", output).refused(&["--queries: got 20:30"]);
     qkv!("map", input, "--size", "0", "-o", output).refused(&["--size: got 0"]);
@@ -295,9 +320,52 @@ fn a_map_says_what_its_cells_stand_for() {
 }
 
 #[test]
+fn masked_pairs_are_grey_and_no_numbers() {
+    const GREY: &str = "#d4d4d4";
+    let place = Place::new();
+    let (q, k): (Array2<f32>, Array2<f32>) = (numbers((6, 4), 1), numbers((6, 4), 2));
+    let arrays: [(&str, qkv_io::TensorView<'_>); 3] =
+        [("q", q.view().into()), ("k", k.view().into()), ("v", k.view().into())];
+    let input = place.write("in.safetensors", &arrays);
+    let output = place.path("map.svg");
+    let drawn = |words: &[&str]| {
+        let mut command = common::command();
+        command.arg("map").arg(&input).args(words).arg("-o").arg(&output);
+        common::Ran::from(command.output().unwrap()).succeeded();
+        std::fs::read_to_string(&output).unwrap()
+    };
+    for of in ["weights", "influence", "scores", "scaled"] {
+        let svg = drawn(&["--causal", "--of", of]);
+        // 15 pairs above the diagonal, and the legend.
+        assert_eq!(svg.matches(GREY).count(), 16, "{of}: {svg}");
+        assert!(svg.contains(">masked<") && !svg.contains("∞"), "{of}: {svg}");
+        // A cell in which some pair may attend shows its number.
+        let pooled = drawn(&["--causal", "--of", of, "--size", "3"]);
+        assert_eq!(pooled.matches(GREY).count(), 4, "{of}: {pooled}");
+        let bare = drawn(&["--of", of]);
+        assert!(!bare.contains(GREY) && !bare.contains("masked"), "{of}: {bare}");
+        assert!(drawn(&["--causal", "--of", of, "--sheet"]).contains(">masked<"));
+    }
+    // The mask itself has two colours, named, and no bar.
+    let svg = drawn(&["--causal", "--of", "mask"]);
+    assert!(svg.contains(">masked<") && svg.contains(">may attend<") && !svg.contains("<image"), "{svg}");
+    // Where cells share pairs there is something in between.
+    assert!(drawn(&["--causal", "--of", "mask", "--size", "3", "--pool", "mean"]).contains("<image"));
+}
+
+#[test]
+fn what_means_nothing_is_not_in_the_help() {
+    for command in ["map", "top", "heads", "diff", "view"] {
+        assert!(!qkv!(command, "--help").succeeded().out.contains("--seed"), "{command}");
+    }
+    assert!(qkv!("explain", "--help").succeeded().out.contains("--seed"));
+}
+
+#[test]
 fn two_runs_are_told_apart_head_by_head() {
     let place = Place::new();
     let one = file(&place, "one.safetensors", 3, &[("causal", "true")]);
+    assert!(qkv!("diff", one, one).succeeded().out.ends_with("\nsame     no weight differs\n"));
     let same = qkv!("diff", one, one, "--json").json();
     for head in same["heads"].as_array().unwrap() {
         assert_eq!((number(&head["divergence"]), number(&head["weight"])), (0.0, 0.0));
@@ -321,7 +389,15 @@ fn two_runs_are_told_apart_head_by_head() {
     assert!(causal.starts_with("head,divergence,most,at,weight,changed,queries\n0,"), "{causal}");
     qkv!("diff", one, data("minilm-layer3.safetensors")).refused(&["3 batches", "as", "has"]);
     qkv!("diff", one, recording(&place)).refused(&["A has no layers and B 2 layers"]);
-    qkv!("diff", one, other, "-o", place.path("x.png")).refused(&["--head"]);
+    // Of head 0, as a map is; the table is of all.
+    let first = place.path("first.svg");
+    let told = qkv!("diff", one, other, "-o", first).succeeded().out.clone();
+    assert!(
+        told.contains(": 2 heads\n") && told.contains("\nwrote    ") && told.contains(": head 0, weights"),
+        "{told}"
+    );
+    assert!(!told.contains("no weight differs"), "{told}");
+    assert!(std::fs::read_to_string(first).unwrap().contains("Difference of attention weights, head 0"));
 }
 
 #[test]
@@ -329,7 +405,7 @@ fn the_lesson_can_be_drawn() {
     let place = Place::new();
     let picture = place.path("lesson.svg");
     let ran = qkv!("explain", "--causal", "-o", picture);
-    assert!(ran.succeeded().out.contains("wrote"), "{}", ran.out);
+    assert!(ran.succeeded().out.contains("\nwrote    "), "{}", ran.out);
     let svg = std::fs::read_to_string(&picture).unwrap();
     for words in [
         "before and after scaling",
@@ -338,6 +414,7 @@ fn the_lesson_can_be_drawn() {
         ">Masked scores<",
         ">Weights<",
         "variance",
+        "/ √3 = 1.73",
     ] {
         assert!(svg.contains(words), "no {words} in {svg}");
     }

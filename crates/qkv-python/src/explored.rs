@@ -126,6 +126,7 @@ impl Explored {
         dict.set_item("token", tokens.key(key))?;
         dict.set_item("received", ranks.received)?;
         dict.set_item("queries", ranks.queries)?;
+        dict.set_item("rest", ranks.rest)?;
         dict.set_item("by_weight", listed(py, &ranks.by_weight, "query", |query| tokens.query(query))?)?;
         Ok(dict)
     }
@@ -156,8 +157,14 @@ impl Explored {
         let (numbers, svg) = watched(py, |stop| {
             let mut report = |_, _| going_on(stop);
             let numbers = layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?;
-            let svg = picture.then(|| drawing.svg(layer, &self.input.title, &numbers));
-            Ok((numbers, svg))
+            if !picture {
+                return Ok((numbers, None));
+            }
+            let drawn = layer.see(&drawing.opening(), |head| {
+                drawing.hidden(layer, numbers.clone(), head, Some(&mut report))
+            })?;
+            let svg = drawing.svg(layer, &self.input.title, &drawn);
+            Ok((numbers, Some(svg)))
         })?;
         Ok((PyArray2::from_owned_array(py, numbers), svg))
     }

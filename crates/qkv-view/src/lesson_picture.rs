@@ -21,8 +21,10 @@ pub fn svg(scene: &Scene<'_>) -> String {
         let numbers = scene.matrix(array).to_owned();
         (title.to_string(), numbers)
     };
-    let (by_scale, masks) =
-        (formula(scene.scale), scene.softcap.is_some() || scene.biased || !scene.masks.is_empty());
+    let (by_scale, masks) = (
+        formula(scene.scale, scene.shapes.dim),
+        scene.softcap.is_some() || scene.biased || !scene.masks.is_empty(),
+    );
     let mut steps = vec![panel("Scores", &scores), panel("Scaled scores", &scaled)];
     let mut formulas = vec![by_scale];
     if masks {
@@ -49,10 +51,14 @@ pub fn svg(scene: &Scene<'_>) -> String {
     panels.arrow("softmax").panel(axes(heatmap)).svg()
 }
 
-fn formula(scale: Scale) -> String {
+fn formula(scale: Scale, dim: usize) -> String {
     match scale {
-        Scale::Default => "/ √d".to_string(),
-        Scale::Given(scale) => format!("× {}", show::number(scale)),
+        Scale::Default => {
+            let root = (dim as f64).sqrt();
+            let equal = if root.fract() == 0.0 { format!("{root}") } else { format!("{root:.2}") };
+            format!("/ √{dim} = {equal}")
+        }
+        Scale::Given(scale) => format!("× {}", show::number(scale).replace('-', "−")),
         Scale::LeftOut => "× 1".to_string(),
     }
 }

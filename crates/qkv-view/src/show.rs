@@ -36,6 +36,17 @@ pub fn number(x: f64) -> String {
     }
 }
 
+/// The same with 5 digits where there are more before the point and behind it: 12.346, 53246.
+pub fn rounded(x: f64) -> String {
+    match x.abs() {
+        size if (10.0..1e9).contains(&size) => {
+            let decimals = usize::try_from(4 - libm::floor(libm::log10(size)) as i32).unwrap_or(0);
+            format!("{x:.decimals$}")
+        }
+        _ => number(x),
+    }
+}
+
 /// A duration in the unit that suits it.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
@@ -194,6 +205,18 @@ mod tests {
         assert_eq!(text.matches("...").count(), 2 * 6 + 2 + 1);
         assert!(text.ends_with("149.8750]]])"), "{text}");
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn large_numbers_have_five_digits() {
+        assert_eq!(
+            [0.25, 9.87654, 12.345_678, 99.999_99].map(rounded),
+            ["0.2500", "9.8765", "12.346", "100.000"]
+        );
+        assert_eq!(
+            [53246.3289, -1234.56, 123_456.7, 1e-6].map(rounded),
+            ["53246", "-1234.6", "123457", "1.000e-6"]
+        );
     }
 
     #[test]

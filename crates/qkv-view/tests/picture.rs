@@ -144,7 +144,7 @@ fn a_pooled_matrix_has_ticks_at_the_indices_that_it_stands_for() {
     let column = looked.text("44000");
     assert!((column.x - (cells.x + 4000.5 / 10_000.0 * 512.0)).abs() < 0.02, "{}", column.x);
     let contents = looked.contents();
-    assert!(contents.contains(&"query (97.7 per bin)") && contents.contains(&"key (19.5 per bin)"));
+    assert!(contents.contains(&"query (97.7 per cell)") && contents.contains(&"key (19.5 per cell)"));
     assert!(!contents.iter().any(|text| text.contains("token")), "{contents:?}");
     assert_readable(&svg);
 }
@@ -162,7 +162,7 @@ fn a_label_never_stands_for_many_indices() {
 #[test]
 fn a_legend_names_what_is_no_finite_number_and_occurs() {
     let specials = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-    let names = ["NaN", "+∞", "-∞"];
+    let names = ["NaN", "+∞", "−∞"];
     for chosen in 0..8 {
         let mut values = head(20, 20);
         for (index, special) in specials.iter().enumerate().filter(|(index, _)| chosen >> index & 1 == 1) {
@@ -183,6 +183,44 @@ fn bar_ticks(looked: &Looked) -> Vec<&str> {
     let bar = looked.images.last().expect("a bar");
     let beside = looked.texts.iter().filter(|text| text.x > bar.x + bar.width && !text.turned);
     beside.map(|text| text.content.as_str()).collect()
+}
+
+#[test]
+fn a_bar_says_where_it_ends_and_how_it_goes() {
+    let values = Array2::from_shape_fn((40, 40), |(i, j)| (i * 40 + j) as f64 / 1599.0 * 0.873);
+    let ticks = |colours: Colours| {
+        let svg = Heatmap::new(values.view()).quantity("weight").colours(colours).svg();
+        assert_readable(&svg);
+        let looked = look(&svg);
+        let ticks: Vec<String> = bar_ticks(&looked).into_iter().map(str::to_string).collect();
+        (ticks, looked.contents().contains(&"weight (square-root scale)"))
+    };
+    let (plain, square_root) = ticks(Colours::sequential());
+    assert_eq!((plain[0].as_str(), plain.last().unwrap().as_str(), square_root), ("0.873", "0.0", false));
+    let (cut, _) = ticks(Colours::sequential().range(0.1, 0.5));
+    assert_eq!((cut[0].as_str(), cut.last().unwrap().as_str()), ("≥ 0.50", "≤ 0.10"));
+    let (spread, square_root) = ticks(Colours::sequential().square_root().range(0.0, 0.0123));
+    assert_eq!((spread[0].as_str(), spread.last().unwrap().as_str(), square_root), ("≥ 0.0123", "0", true));
+    assert_eq!(ticks(Colours::diverging()).0.last().unwrap(), "−0.873");
+}
+
+#[test]
+fn numbers_with_names_have_swatches_instead_of_a_bar() {
+    let colours = Colours::sequential().range(0.0, 1.0).two("masked", "may attend");
+    let svg = |values: &Array2<f64>| Heatmap::new(values.view()).quantity("mask").colours(colours).svg();
+    let two = svg(&array![[1.0, 0.0], [1.0, 1.0]]);
+    let looked = look(&two);
+    assert_eq!(looked.images.len(), 0);
+    assert_eq!(
+        looked.contents().iter().filter(|text| text.contains("ma") || text.contains("1.0")).count(),
+        2
+    );
+    assert_readable(&two);
+    let more = svg(&array![[1.0, 0.0], [0.5, 1.0]]);
+    assert!(look(&more).images.len() == 1 && look(&more).contents().contains(&"mask"));
+    let colours = Colours::sequential().below_all("masked");
+    let hidden = Heatmap::new(array![[f64::NEG_INFINITY, 0.5]].view()).colours(colours).svg();
+    assert!(hidden.contains(">masked<") && !hidden.contains("∞"), "{hidden}");
 }
 
 #[test]
@@ -268,12 +306,14 @@ fn numbers_stand_in_cells_where_they_fit() {
         look(&svg).texts.iter().map(|text| text.content.clone()).collect::<Vec<_>>()
     };
     let texts = shown(array![[0.256, -1.5], [-0.001, f64::NEG_INFINITY]]);
-    for expected in ["0.26", "-1.50", "0.00", "-∞"] {
+    for expected in ["0.26", "−1.50", "0.00", "−∞"] {
         assert!(texts.contains(&expected.to_string()), "{expected} in {texts:?}");
     }
-    assert!(shown(array![[1e-7, 2.5e-7]]).contains(&"2.5e-7".to_string()));
+    assert!(shown(array![[1e-7, 2.5e-7]]).contains(&"2.5e−7".to_string()));
     assert!(shown(Array2::from_elem((16, 16), 0.31)).contains(&"0.31".to_string()));
-    assert!(!shown(Array2::from_elem((17, 16), 0.31)).contains(&"0.31".to_string()));
+    // The bar's end is all that has it.
+    let larger = shown(Array2::from_elem((17, 16), 0.31));
+    assert_eq!(larger.iter().filter(|text| *text == "0.31").count(), 1, "{larger:?}");
 }
 
 #[test]

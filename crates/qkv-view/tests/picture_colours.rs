@@ -142,7 +142,8 @@ fn ticks_of_the_bar_stand_at_their_colours() {
         let ticks: Vec<_> = looked.texts.iter().filter(|text| text.x > bar.x + bar.width).collect();
         assert!(ticks.len() >= 3, "{}", ticks.len());
         for tick in ticks {
-            let number: f64 = tick.content.parse().expect("a number");
+            let number = tick.content.trim_start_matches(['≥', '≤', ' ']).replace('−', "-");
+            let number: f64 = number.parse().expect("a number");
             let y = tick.y.clamp(bar.y, bar.y + bar.height - 1.0);
             let (seen, told) = (pixels.at(bar.x as usize + 7, y as usize), map.scale().colour(number));
             let apart = (0..3).map(|part| seen[part].abs_diff(told[part])).max();
@@ -180,8 +181,8 @@ fn thumbnails_share_a_scale_or_have_their_own() {
         let own = Colours::sequential().scale(values.iter().copied());
         assert_exact(&pixels, *image, 1, values.view(), &own);
     }
-    looked.text("-0.1 … 0.88");
-    looked.text("-0.3 … 2.65");
+    looked.text("−0.1 … 0.882");
+    looked.text("−0.3 … 2.65");
 }
 
 #[test]

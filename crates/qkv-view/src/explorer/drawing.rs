@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use ndarray::Array2;
-use qkv::{Map, Progress};
+use ndarray::{Array2, Zip};
+use qkv::{Map, Of, Pool, Progress};
 
 use super::shown::Shown;
 use super::source::{Failure, Head, Layer, Opening};
-use crate::picture::{self, Heatmap};
+use crate::picture::{self, Colours, Heatmap};
 use crate::show;
 
 /// What is to be drawn.
@@ -50,7 +50,43 @@ impl Drawing {
         Ok(head.map(&map, progress)?)
     }
 
-    /// The picture of these numbers as SVG; `title` says of which input they are.
+    /// Whether there are cells to be told apart as masked.
+    pub fn hides(&self, layer: &dyn Layer) -> bool {
+        self.shown.of != Of::Mask && !layer.facts().masks.is_empty()
+    }
+
+    /// The same numbers as they are drawn: where it [`hides`](Self::hides) cells, -∞ in those without a pair that may attend.
+    ///
+    /// # Errors
+    /// As [`numbers`](Self::numbers).
+    pub fn hidden(
+        &self,
+        layer: &dyn Layer,
+        mut numbers: Array2<f64>,
+        head: &dyn Head,
+        progress: Option<&mut Progress<'_>>,
+    ) -> Result<Array2<f64>, Failure> {
+        if !self.hides(layer) {
+            return Ok(numbers);
+        }
+        let mask = Self { shown: Shown { of: Of::Mask, pool: Pool::Max }, ..self.clone() };
+        let mask = mask.numbers(head, progress)?;
+        Zip::from(&mut numbers).and(&mask).for_each(|number, &seen| {
+            if seen == 0.0 {
+                *number = f64::NEG_INFINITY;
+            }
+        });
+        Ok(numbers)
+    }
+
+    /// The colours of what is drawn.
+    pub fn colours(&self, layer: &dyn Layer) -> Colours {
+        let colours = picture::colours(self.shown.of);
+        if self.hides(layer) { colours.below_all("masked") } else { colours }
+    }
+
+    /// The picture of these numbers as SVG; `title` says of which input they are. Where it [`hides`](Self::hides) cells, -∞ is
+    /// a masked one.
     pub fn svg(&self, layer: &dyn Layer, title: &str, numbers: &Array2<f64>) -> String {
         let (facts, of) = (layer.facts(), self.shown.of);
         let of_layer = facts.layer.map_or(String::new(), |layer| format!("layer {layer}, "));
@@ -63,7 +99,7 @@ impl Drawing {
             .queries(query_axis)
             .keys(key_axis)
             .quantity(picture::quantity(of))
-            .colours(picture::colours(of))
+            .colours(self.colours(layer))
             .svg()
     }
 
@@ -71,7 +107,8 @@ impl Drawing {
     pub fn words(&self, layer: &dyn Layer, numbers: &Array2<f64>) -> String {
         let what = picture::title(self.shown.of).to_lowercase();
         let cells = self.cells(numbers.dim());
-        format!("{}{}: {what}, {}{cells}", self.head, self.of_batch(layer), self.pairs())
+        let of_layer = layer.facts().layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
+        format!("{}{of_layer}{}: {what}, {}{cells}", self.head, self.of_batch(layer), self.pairs())
     }
 
     fn of_batch(&self, layer: &dyn Layer) -> String {

@@ -91,6 +91,10 @@ pub struct KeyRanks {
     pub received: f64,
     /// How many queries give it any.
     pub queries: usize,
+    /// How many queries beside those listed give it any.
+    pub others: usize,
+    /// Their weight.
+    pub rest: f64,
     /// Queries, the one that gives it the most weight first.
     pub by_weight: Vec<Ranked>,
 }
@@ -110,11 +114,17 @@ impl KeyRanks {
         let ranked = |query: usize| {
             Ok(Ranked { index: query, weight: weights[query], influence: head.influence(query)?[key] })
         };
+        let listed = largest(&weights, count);
+        let mut others = weights.clone();
+        listed.iter().for_each(|&query| others[query] = 0.0);
+        let giving = |weights: &[f64]| weights.iter().filter(|&&weight| weight > 0.0).count();
         Ok(Self {
             key,
             received: weights.iter().sum(),
-            queries: weights.iter().filter(|&&weight| weight > 0.0).count(),
-            by_weight: largest(&weights, count).into_iter().map(ranked).collect::<Result<_, Error>>()?,
+            queries: giving(&weights),
+            others: giving(&others),
+            rest: others.iter().sum(),
+            by_weight: listed.into_iter().map(ranked).collect::<Result<_, Error>>()?,
         })
     }
 
@@ -125,6 +135,7 @@ impl KeyRanks {
             "token": tokens.key(self.key),
             "received": number(self.received),
             "queries": self.queries,
+            "rest": number(self.rest),
             "by_weight": listed(&self.by_weight, "query", |query| tokens.query(query)),
         })
     }

@@ -78,7 +78,7 @@ impl<'a> Axis<'a> {
         let texts: Vec<_> = shown.into_iter().map(|index| (place(index), text(index))).collect();
         let pooled = self.range.len() > bins && bins > 0;
         let name =
-            if pooled { format!("{} ({} per bin)", self.name, short(indices)) } else { self.name.clone() };
+            if pooled { format!("{} ({} per cell)", self.name, short(indices)) } else { self.name.clone() };
         let turn = match along {
             Along::Rows => Turn::None,
             Along::Columns => Turn::of(&texts, cell, labelled),

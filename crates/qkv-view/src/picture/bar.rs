@@ -1,4 +1,4 @@
-//! The colour bar, and the legend of what is no finite number.
+//! The colour bar, and the legend of what is no number on it.
 
 use super::colour::{LEVELS, Scale, Seen, hex};
 use super::font;
@@ -27,14 +27,21 @@ pub(super) struct Bar<'s> {
     scale: &'s Scale,
     seen: Seen,
     /// What its numbers are.
-    name: &'s str,
+    name: String,
     height: f64,
     ticks: Vec<Tick>,
 }
 
 impl<'s> Bar<'s> {
     pub(super) fn new(scale: &'s Scale, seen: Seen, name: &'s str, height: f64) -> Self {
-        Self { scale, seen, name, height, ticks: ticks_of(scale, height) }
+        let name = match name {
+            name if name.is_empty() || !scale.is_square_root() => name.to_string(),
+            name => {
+                let whole = format!("{name} (square-root scale)");
+                if font::width(&whole, SIZE) <= height { whole } else { format!("{name} (√ scale)") }
+            }
+        };
+        Self { scale, seen, name, height, ticks: ticks_of(scale, seen, height) }
     }
 
     /// Of the bar with its ticks and name.
@@ -68,14 +75,14 @@ impl<'s> Bar<'s> {
             elements.line_right(bar.right() + 1.0, y.min(bar.bottom() - 0.5), TICK);
             elements.text(bar.right() + GAP, y, &Text::new(&tick.label, SIZE));
         }
-        let name = font::cut(self.name, SIZE, self.height);
+        let name = font::cut(&self.name, SIZE, self.height);
         let name = Text::new(&name, SIZE).anchor(Anchor::Middle).fill(GREY).turned(-90.0);
         elements.text(x + self.width() - SIZE / 2.0, bar.y + bar.height / 2.0, &name);
     }
 }
 
-/// Round numbers that do not touch each other where they stand.
-fn ticks_of(scale: &Scale, height: f64) -> Vec<Tick> {
+/// The ends, and between them round numbers that do not touch each other where they stand, the largest first.
+fn ticks_of(scale: &Scale, seen: Seen, height: f64) -> Vec<Tick> {
     let all = if scale.is_square_root() && scale.low() == 0.0 {
         ticks::decades(scale.high())
     } else {
@@ -84,23 +91,34 @@ fn ticks_of(scale: &Scale, height: f64) -> Vec<Tick> {
         ticks.reverse();
         ticks
     };
-    let mut kept: Vec<Tick> = Vec::new();
-    let last = all.last().cloned();
+    let [mut highest, mut lowest] = [scale.high(), scale.low()].map(|x| {
+        let same = all.iter().find(|tick| tick.value == x);
+        same.cloned().unwrap_or_else(|| ticks::end(x))
+    });
+    // There are numbers beyond, in the end's colour.
+    if seen.above {
+        highest.label.insert_str(0, "≥ ");
+    }
+    if seen.below {
+        lowest.label.insert_str(0, "≤ ");
+    }
+    let far = |one: &Tick, other: &Tick| {
+        ((scale.share(one.value) - scale.share(other.value)) * height).abs() >= APART
+    };
+    let mut kept = vec![highest];
     for tick in all {
-        let place = |tick: &Tick| scale.share(tick.value) * height;
-        let far = |other: &Tick| (place(other) - place(&tick)).abs() >= APART;
-        let end = last.as_ref().is_none_or(|last| *last == tick || far(last));
-        if end && kept.last().is_none_or(far) {
+        if far(&tick, &lowest) && kept.last().is_none_or(|last| far(&tick, last)) {
             kept.push(tick);
         }
     }
+    kept.push(lowest);
     kept
 }
 
-/// A line that names the colours of what is no finite number; its width.
-pub(super) fn legend(x: f64, y: f64, specials: &[(&str, String)], elements: &mut Elements) -> f64 {
+/// A line that names the colours of what is no number on a bar; its width.
+pub(super) fn legend(x: f64, y: f64, named: &[(&str, String)], elements: &mut Elements) -> f64 {
     let mut left = x;
-    for (name, colour) in specials {
+    for (name, colour) in named {
         let swatch = Rect::new(left, y + (LEGEND - SWATCH) / 2.0 - 0.5, SWATCH, SWATCH);
         let mut square = Elements::default();
         square.rect(swatch, colour);

@@ -9,6 +9,7 @@ use super::colour::{Scale, hex, ink_on};
 use super::font;
 use super::pixels;
 use super::svg::{Anchor, Elements, Rect, Text};
+use super::ticks::typeset;
 
 /// Matrices with more rows or columns are drawn as an image, and without numbers.
 const MOST_RECTS: usize = 16;
@@ -35,10 +36,14 @@ pub(super) struct Cells<'v> {
 
 impl<'v> Cells<'v> {
     /// Cells are at least `least` wide and high, of which a label asks for more.
-    pub(super) fn new(values: ArrayView2<'v, f64>, [least_width, least_height]: [f64; 2]) -> Self {
+    pub(super) fn new(
+        values: ArrayView2<'v, f64>,
+        [least_width, least_height]: [f64; 2],
+        scale: &Scale,
+    ) -> Self {
         let (rows, columns) = values.dim();
         let longer = rows.max(columns).max(1) as f64;
-        let numbers = if longer as usize <= MOST_RECTS { numbers(&values) } else { Vec::new() };
+        let numbers = if longer as usize <= MOST_RECTS { numbers(&values, scale) } else { Vec::new() };
         let widest = font::widest(numbers.iter().map(String::as_str), SIZE);
         if widest > 0.0 && widest <= WIDEST_NUMBER {
             let side = (SIDE / longer * 0.9).min(LARGEST_NUMBER_CELL).max(widest + 12.0).round();
@@ -96,19 +101,20 @@ pub fn cells_png(values: &ArrayView2<'_, f64>, scale: &Scale) -> Vec<u8> {
 }
 
 /// Each number with two decimals; or all with an exponent, where that would be long or say nothing.
-fn numbers(values: &ArrayView2<'_, f64>) -> Vec<String> {
+fn numbers(values: &ArrayView2<'_, f64>, scale: &Scale) -> Vec<String> {
     let finite = values.iter().filter(|x| x.is_finite());
     let largest = finite.fold(0.0, |most: f64, x| most.max(x.abs()));
     let exponents = largest >= 1e4 || (largest > 0.0 && largest < 0.05);
     let written = |x: f64| match x {
+        x if !scale.is_written(x) => String::new(),
         x if x.is_nan() => "NaN".to_string(),
         f64::INFINITY => "∞".to_string(),
-        f64::NEG_INFINITY => "-∞".to_string(),
+        f64::NEG_INFINITY => "−∞".to_string(),
         0.0 => "0".to_string(),
-        x if exponents => format!("{x:.1e}"),
+        x if exponents => typeset(&format!("{x:.1e}")),
         x => match format!("{x:.2}").as_str() {
             "-0.00" => "0.00".to_string(),
-            text => text.to_string(),
+            text => typeset(text),
         },
     };
     values.iter().map(|&x| written(x)).collect()

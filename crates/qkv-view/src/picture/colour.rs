@@ -57,7 +57,18 @@ pub struct Colours {
     shape: Shape,
     range: Option<(f64, f64)>,
     trimmed: bool,
+    names: Names,
 }
+
+/// What a legend calls numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Names {
+    /// 0 and 1, if they have names.
+    two: Option<[&'static str; 2]>,
+    below_all: &'static str,
+}
+
+const NUMBERS: Names = Names { two: None, below_all: "−∞" };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
@@ -69,17 +80,30 @@ enum Shape {
 impl Colours {
     /// From a low to a high number, those of the matrix unless a [`range`](Self::range) is given: for weights.
     pub fn sequential() -> Self {
-        Self { map: Map::Viridis, shape: Shape::Linear, range: None, trimmed: false }
+        Self { map: Map::Viridis, shape: Shape::Linear, range: None, trimmed: false, names: NUMBERS }
     }
 
     /// Red below 0, white at 0, blue above, as far to either side: for scores and differences.
     pub fn diverging() -> Self {
-        Self { map: Map::RedBlue, shape: Shape::Diverging, range: None, trimmed: false }
+        Self { map: Map::RedBlue, shape: Shape::Diverging, range: None, trimmed: false, names: NUMBERS }
     }
 
     /// Another colour map.
     pub fn map(mut self, map: Map) -> Self {
         self.map = map;
+        self
+    }
+
+    /// Of numbers that are 0 or 1, each has a name: a picture with no others has these two in its legend instead of a bar,
+    /// and no numbers in its cells.
+    pub fn two(mut self, zero: &'static str, one: &'static str) -> Self {
+        self.names.two = Some([zero, one]);
+        self
+    }
+
+    /// What -∞ stands for, such as a masked pair: its name in the legend. There is then no number in its cell.
+    pub fn below_all(mut self, name: &'static str) -> Self {
+        self.names.below_all = name;
         self
     }
 
@@ -132,7 +156,7 @@ impl Colours {
             Shape::SquareRoot if self.range.is_none() => (low.min(0.0), high.max(0.0)),
             _ => (low, high),
         };
-        Scale { low, high, shape: self.shape, palette: self.map.palette() }
+        Scale { low, high, shape: self.shape, palette: self.map.palette(), names: self.names }
     }
 }
 
@@ -153,6 +177,7 @@ pub struct Scale {
     high: f64,
     shape: Shape,
     palette: Palette,
+    names: Names,
 }
 
 impl Scale {
@@ -190,6 +215,16 @@ impl Scale {
         self.shape == Shape::SquareRoot
     }
 
+    /// Whether 0 and 1 have names.
+    pub(super) fn has_two(&self) -> bool {
+        self.names.two.is_some()
+    }
+
+    /// Whether a number is written in a cell.
+    pub(super) fn is_written(&self, x: f64) -> bool {
+        !self.has_two() && (x != f64::NEG_INFINITY || self.names.below_all == NUMBERS.below_all)
+    }
+
     pub(super) fn palette(&self) -> &Palette {
         &self.palette
     }
@@ -220,6 +255,8 @@ pub(super) struct Seen {
     pub(super) finite: bool,
     pub(super) below: bool,
     pub(super) above: bool,
+    /// A finite number that is neither 0 nor 1.
+    others: bool,
     special: [bool; 3],
 }
 
@@ -233,6 +270,7 @@ impl Seen {
                 f64::NEG_INFINITY => seen.special[2] = true,
                 x => {
                     seen.finite = true;
+                    seen.others |= x != 0.0 && x != 1.0;
                     seen.below |= x < scale.low;
                     seen.above |= x > scale.high;
                 }
@@ -241,11 +279,18 @@ impl Seen {
         seen
     }
 
-    /// Names and colours of what is no finite number and occurs.
-    pub(super) fn specials(&self, scale: &Scale) -> Vec<(&'static str, String)> {
-        let all = [("NaN", f64::NAN), ("+∞", f64::INFINITY), ("-∞", f64::NEG_INFINITY)];
-        let seen = all.into_iter().zip(self.special).filter(|(_, seen)| *seen);
-        seen.map(|((name, x), _)| (name, hex(scale.colour(x)))).collect()
+    /// Whether there is something to read from a bar.
+    pub(super) fn has_bar(&self, scale: &Scale) -> bool {
+        self.finite && (self.others || !scale.has_two())
+    }
+
+    /// Names and colours of a legend: of 0 and 1 where there is no bar, and of what is no finite number and occurs.
+    pub(super) fn legend(&self, scale: &Scale) -> Vec<(&'static str, String)> {
+        let two = scale.names.two.filter(|_| self.finite && !self.others);
+        let two = two.into_iter().flat_map(|names| names.into_iter().zip([0.0, 1.0]));
+        let all = [("NaN", f64::NAN), ("+∞", f64::INFINITY), (scale.names.below_all, f64::NEG_INFINITY)];
+        let seen = all.into_iter().zip(self.special).filter(|(_, seen)| *seen).map(|(named, _)| named);
+        two.chain(seen).map(|(name, x)| (name, hex(scale.colour(x)))).collect()
     }
 }
 

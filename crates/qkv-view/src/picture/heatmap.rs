@@ -8,6 +8,7 @@ use super::cells::{Cells, reduced};
 use super::colour::{Colours, Scale, Seen};
 use super::heading::Lines;
 use super::svg::{Anchor, Elements, GREY, Rect, Text};
+use super::ticks::typeset;
 
 /// Around a picture.
 pub(super) const MARGIN: f64 = 16.0;
@@ -140,7 +141,11 @@ impl<'a> Heatmap<'a> {
             finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         let mut text = format!("Rows: {}. Columns: {}.", axes[0], axes[1]);
         if low <= high {
-            text += &format!(" Values from {} to {}.", crate::show::number(low), crate::show::number(high));
+            text += &format!(
+                " Values from {} to {}.",
+                typeset(&crate::show::number(low)),
+                typeset(&crate::show::number(high))
+            );
         }
         text
     }
@@ -149,10 +154,10 @@ impl<'a> Heatmap<'a> {
     pub(super) fn block(&self, scale: &Scale, with_bar: bool, headed: fn(&str, &str, f64) -> Lines) -> Block {
         let (values, merged) = reduced(self.values, MOST_BINS);
         let seen = Seen::of(values.iter().copied(), scale);
-        let layout = Layout::new(self, values.view(), merged);
+        let layout = Layout::new(self, values.view(), merged, scale);
         let (width, height) = layout.extent;
         let bar = Bar::new(scale, seen, &self.quantity, height.max(bar::LEAST_HEIGHT));
-        let with_bar = with_bar && seen.finite;
+        let with_bar = with_bar && seen.has_bar(scale);
         let beside = if with_bar { BESIDE + bar.width() } else { 0.0 };
         let body = layout.rows.depth() + width + beside.max(layout.columns.overhang());
 
@@ -166,9 +171,10 @@ impl<'a> Heatmap<'a> {
             bar.draw(place.right() + BESIDE, place.y, &mut elements);
             bottom = bottom.max(place.y + bar::LEAST_HEIGHT);
         }
-        let specials = seen.specials(scale);
-        if !specials.is_empty() {
-            bar::legend(place.x, bottom + BELOW, &specials, &mut elements);
+        let legend = seen.legend(scale);
+        let mut legend_width = 0.0;
+        if !legend.is_empty() {
+            legend_width = bar::legend(place.x, bottom + BELOW, &legend, &mut elements);
             bottom += BELOW + bar::LEGEND;
         }
         let caption = Lines::caption(&self.caption_with(merged), body - place.x);
@@ -176,7 +182,7 @@ impl<'a> Heatmap<'a> {
             caption.draw(place.x, bottom + BELOW, &mut elements);
             bottom += caption.height();
         }
-        let width = body.max(heading.width()).max(place.x + caption.width());
+        let width = body.max(heading.width()).max(place.x + caption.width().max(legend_width));
         Block { width, height: bottom, cells: place, elements }
     }
 
@@ -209,12 +215,12 @@ struct Layout<'v> {
 
 impl<'v> Layout<'v> {
     /// `values` may have `merged` rows and columns of the matrix in one.
-    fn new(map: &Heatmap<'_>, values: ArrayView2<'v, f64>, merged: [usize; 2]) -> Self {
+    fn new(map: &Heatmap<'_>, values: ArrayView2<'v, f64>, merged: [usize; 2], scale: &Scale) -> Self {
         let (all_rows, all_columns) = map.values.dim();
         let (queries, keys) = (map.queries.fitted(all_rows), map.keys.fitted(all_columns));
         let (rows, columns) = values.dim();
         let least = |axis: &Axis<'_>, bins| if axis.is_labelled(bins) { LEAST_CELL } else { 1.0 };
-        let cells = Cells::new(values, [least(&keys, columns), least(&queries, rows)]);
+        let cells = Cells::new(values, [least(&keys, columns), least(&queries, rows)], scale);
         let marks = |axis: &Axis<'_>, bins: usize, all: usize, merged: usize, along| {
             if rows * columns == 0 {
                 return Marks::none(along);

@@ -9,6 +9,7 @@ use super::font;
 use super::heading::Lines;
 use super::heatmap::MARGIN;
 use super::svg::{Anchor, Elements, GREY, Rect, Text};
+use super::ticks;
 
 /// Rows or columns of a thumbnail, at most.
 const MOST_BINS: usize = 160;
@@ -126,7 +127,7 @@ impl<'a> Sheet<'a> {
     fn page(&self, grid: &Grid, thumbnails: Elements, (scale, seen): (&Scale, Seen), merged: bool) -> String {
         let bar_height = (grid.height() - LINE).clamp(bar::LEAST_HEIGHT, TALLEST_BAR);
         let bar = Bar::new(scale, seen, &self.quantity, bar_height);
-        let with_bar = seen.finite && !self.own_scales;
+        let with_bar = seen.has_bar(scale) && !self.own_scales;
         let width = grid.width() + if with_bar { BESIDE + bar.width() } else { 0.0 };
         let note = if merged { "Large matrices are averaged over blocks." } else { "" };
         let heading = Lines::heading(&self.title, &format!("{} {note}", self.subtitle), width);
@@ -139,14 +140,15 @@ impl<'a> Sheet<'a> {
             bar.draw(grid.width() + BESIDE, top + LINE, &mut elements);
             bottom = bottom.max(top + LINE + bar_height);
         }
-        let specials = seen.specials(scale);
-        if !specials.is_empty() {
-            bar::legend(0.0, bottom + GAP, &specials, &mut elements);
+        let legend = seen.legend(scale);
+        let mut legend_width = 0.0;
+        if !legend.is_empty() {
+            legend_width = bar::legend(0.0, bottom + GAP, &legend, &mut elements);
             bottom += GAP + bar::LEGEND;
         }
         let mut page = Elements::default();
         page.place(MARGIN, MARGIN, &elements);
-        let size = (width.max(heading.width()) + 2.0 * MARGIN, bottom + 2.0 * MARGIN);
+        let size = (width.max(heading.width()).max(legend_width) + 2.0 * MARGIN, bottom + 2.0 * MARGIN);
         let name = if self.title.is_empty() { "attention matrices" } else { &self.title };
         page.document(size, name, &crate::show::count(self.thumbnails.len(), "attention matrix"))
     }
@@ -230,21 +232,9 @@ impl Thumbnail<'_> {
         elements.frame(place);
         let finite = self.values.iter().any(|x| x.is_finite());
         if let Some(scale) = self.own.filter(|_| finite) {
-            let ends = format!("{} … {}", end(scale.low()), end(scale.high()));
+            let ends = format!("{} … {}", ticks::end(scale.low()).label, ticks::end(scale.high()).label);
             let ends = font::cut(&ends, SIZE, room + GAP / 2.0);
             elements.text(place.x, place.y + height + LINE / 2.0, &Text::new(&ends, SIZE).fill(GREY));
         }
-    }
-}
-
-/// An end of a scale in three digits.
-fn end(x: f64) -> String {
-    match x.abs() {
-        0.0 => "0".to_string(),
-        size if (0.01..1000.0).contains(&size) => {
-            let text = format!("{x:.2}");
-            text.trim_end_matches('0').trim_end_matches('.').to_string()
-        }
-        _ => format!("{x:.1e}"),
     }
 }

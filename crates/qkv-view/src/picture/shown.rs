@@ -29,7 +29,7 @@ pub fn quantity(of: Of) -> &'static str {
 /// Of the mask two blues, of scores red to blue, of what is never below 0 viridis by the square root.
 pub fn colours(of: Of) -> Colours {
     match of {
-        Of::Mask => Colours::sequential().map(Map::Blues).range(0.0, 1.0),
+        Of::Mask => Colours::sequential().map(Map::Blues).range(0.0, 1.0).two("masked", "may attend"),
         Of::Scores | Of::Scaled => Colours::diverging(),
         Of::Weights | Of::Influence => Colours::sequential().square_root().trimmed(),
     }

@@ -24,9 +24,9 @@ impl Decimal {
     /// With `decimals`; or where that would be long, with an exponent.
     fn label(self, decimals: Option<usize>) -> String {
         match decimals {
-            Some(decimals) => format!("{:.decimals$}", self.value()),
+            Some(decimals) => typeset(&format!("{:.decimals$}", self.value())),
             None if self.digits == 0 => "0".to_string(),
-            None => format!("{:e}", self.value()),
+            None => typeset(&format!("{:e}", self.value())),
         }
     }
 
@@ -90,8 +90,35 @@ pub(super) fn indices(range: Range<usize>, most: usize) -> Vec<usize> {
 }
 
 fn plain(x: f64) -> Tick {
-    let label = if x == 0.0 { "0".to_string() } else { format!("{x:e}") };
+    let label = if x == 0.0 { "0".to_string() } else { typeset(&format!("{x:e}")) };
     Tick { value: x, label }
+}
+
+/// An end of a scale, which need not be round, in three digits or all that its whole part has.
+pub(super) fn end(x: f64) -> Tick {
+    const DIGITS: i32 = 3;
+    let size = x.abs();
+    let label = if x == 0.0 {
+        "0".to_string()
+    } else if (1e-4..1e5).contains(&size) {
+        let decimals = usize::try_from(DIGITS - 1 - libm::floor(libm::log10(size)) as i32).unwrap_or(0);
+        shortened(&format!("{x:.decimals$}")).to_string()
+    } else {
+        let text = format!("{x:.2e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        format!("{}e{power}", shortened(digits))
+    };
+    Tick { value: x, label: typeset(&label) }
+}
+
+/// Without noughts at the end of a fraction.
+fn shortened(digits: &str) -> &str {
+    if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
+}
+
+/// A number with the minus of print, as on the page.
+pub(super) fn typeset(number: &str) -> String {
+    number.replace('-', "−")
 }
 
 #[cfg(test)]
@@ -106,8 +133,8 @@ mod tests {
     fn linear_ticks_are_round_and_within() {
         assert_eq!(labels(&linear(0.0, 1.0, 5)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(labels(&linear(0.0013, 0.8732, 5)), ["0.2", "0.4", "0.6", "0.8"]);
-        assert_eq!(labels(&linear(-2.9, 2.9, 4)), ["-2", "0", "2"]);
-        assert_eq!(labels(&linear(0.0, 3e-7, 3)), ["0", "1e-7", "2e-7", "3e-7"]);
+        assert_eq!(labels(&linear(-2.9, 2.9, 4)), ["−2", "0", "2"]);
+        assert_eq!(labels(&linear(0.0, 3e-7, 3)), ["0", "1e−7", "2e−7", "3e−7"]);
         assert_eq!(labels(&linear(0.0, 250_000.0, 5)), ["0", "5e4", "1e5", "1.5e5", "2e5", "2.5e5"]);
         assert_eq!(linear(0.0, 1.0, 10)[3].value, 0.3);
     }
@@ -133,8 +160,16 @@ mod tests {
         assert_eq!(labels(&ticks)[..7], ["0.5", "0.2", "0.1", "0.05", "0.02", "0.01", "0.005"]);
         assert_eq!(labels(&ticks).last(), Some(&"0"));
         assert_eq!(labels(&decades(1.0))[0], "1");
-        assert_eq!(labels(&decades(f64::from_bits(1))), ["5e-324", "0"]);
+        assert_eq!(labels(&decades(f64::from_bits(1))), ["5e−324", "0"]);
         assert!(decades(f64::MAX).iter().all(|tick| tick.value.is_finite()));
+    }
+
+    #[test]
+    fn ends_have_three_digits() {
+        let label = |x| end(x).label;
+        assert_eq!([0.0, 1.0, 0.25, 0.012_345, -3.0].map(label), ["0", "1", "0.25", "0.0123", "−3"]);
+        assert_eq!([1234.5, 99_999.0, 2e5, -1.5e-7].map(label), ["1234", "99999", "2e5", "−1.5e−7"]);
+        assert_eq!(label(f64::MAX), "1.8e308");
     }
 
     #[test]
