@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn queries_keys_and_values_are_told_to_come_of_x() {
         let steps = lesson().steps().unwrap();
-        let formulas = steps["steps"].as_array().unwrap().iter().map(|step| step["formula"].as_str().unwrap());
+        let formulas =
+            steps["steps"].as_array().unwrap().iter().map(|step| step["formula"].as_str().unwrap());
         let made: Vec<_> = formulas.filter(|formula| formula.contains("W_")).collect();
         assert_eq!(made, ["Q = X · W_q", "K = X · W_k", "V = X · W_v"]);
     }
