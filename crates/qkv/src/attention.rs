@@ -4,8 +4,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use ndarray::{Array, Array2, ArrayView, ArrayView2, ArrayViewMut, Dimension, Ix2};
+use ndarray::{Array, Array2, ArrayView, ArrayView1, ArrayView2, ArrayViewMut, Dimension, Ix2};
 
+use crate::backward::{self, Backward, ReferenceGradients};
 use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use crate::inspect::{self, Inspection};
 use crate::mask::{Alignment, MaskFn, Window};
 use crate::partial::Partial;
 use crate::plan::{self, Plan};
-use crate::planes::DynView;
+use crate::planes::{DynView, Extents};
 use crate::problem::{Path, Problem, Stage};
 use crate::reference::{self, ReferenceRow};
 use crate::simd::Simd;
@@ -461,6 +462,41 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         }
         let problem = self.problem()?;
         forward::partial(&problem, self.progress)
+    }
+
+    /// The gradients of a loss, from that of the output, `d_output`, and what [`run`](Self::run) returned for this call:
+    /// the output and, asked for by [`row_stats`](Self::row_stats), maximum and sum of each row. What is wanted is said on
+    /// the [`Backward`]. Bits of a gradient depend on threads and instruction set as little as those of an output.
+    pub fn backward(
+        self,
+        output: ArrayView<'c, T, D>,
+        row_stats: &'c RowStats<T, D>,
+        d_output: ArrayView<'c, T, D>,
+    ) -> Backward<'c, T, D> {
+        Backward {
+            problem: self.problem(),
+            shapes: [self.query.shape(), self.key.shape(), self.value.shape()].map(Extents::from_slice),
+            output,
+            row_stats,
+            d_output,
+            d_lse: None,
+            wanted: Default::default(),
+            progress: self.progress,
+        }
+    }
+
+    /// The gradients from the textbook's formulas with whole matrices, at more precision than any result has, of one
+    /// head of one batch whose `d_output` is `(len_query, dim_value)`; see [`ReferenceGradients`].
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, or the head does not exist.
+    pub fn reference_backward(
+        &self,
+        at: (usize, usize),
+        d_output: ArrayView2<'_, T>,
+        d_lse: Option<ArrayView1<'_, T::Accumulator>>,
+    ) -> Result<ReferenceGradients, Error> {
+        backward::reference(&self.problem()?, at, d_output, d_lse)
     }
 
     /// Which pairs may be attended, `(…, heads, len_query, len_key)`; true is “may attend”.

@@ -47,6 +47,7 @@
 #![deny(unsafe_code)]
 
 mod attention;
+mod backward;
 mod bias;
 mod double_double;
 mod element;
@@ -71,6 +72,7 @@ mod tile;
 mod trace;
 
 pub use attention::{Attention, AttentionOutput, Call, Extras, Progress, RowStats};
+pub use backward::{Backward, Gradients, HeadGradients, ReferenceGradients};
 pub use bias::{Alibi, Bias, BiasFn};
 pub use element::{Element, Real};
 pub use error::Error;

@@ -211,6 +211,11 @@ impl Terms<'_> {
         self.batch_axes.iter().copied().chain(heads).chain(last.iter().copied()).collect()
     }
 
+    /// The extents of the leading axes of queries and outputs: all batch axes, and the heads.
+    pub(crate) fn lead(&self) -> Extents {
+        self.batch_axes.iter().copied().chain([self.heads]).collect()
+    }
+
     pub(crate) fn key_head(&self, head: usize) -> usize {
         head / self.group
     }

@@ -97,17 +97,17 @@ fn both<T: Element>(problem: &Problem<'_, T>, row: (usize, usize, usize)) -> Ref
 }
 
 /// Every intermediate of one row.
-struct Steps<N> {
-    raw: Vec<N>,
-    scaled: Vec<N>,
-    masked: Vec<Option<N>>,
-    max: N,
-    sum: N,
-    weights: Vec<N>,
-    output: Vec<N>,
+pub(crate) struct Steps<N> {
+    pub(crate) raw: Vec<N>,
+    pub(crate) scaled: Vec<N>,
+    pub(crate) masked: Vec<Option<N>>,
+    pub(crate) max: N,
+    pub(crate) sum: N,
+    pub(crate) weights: Vec<N>,
+    pub(crate) output: Vec<N>,
 }
 
-fn five_steps<T: Element, N: Number>(
+pub(crate) fn five_steps<T: Element, N: Number>(
     problem: &Problem<'_, T>,
     (batch, head, query): (usize, usize, usize),
     round: impl Fn(N) -> N,

@@ -13,6 +13,7 @@ use qkv::{
     Alibi, Alignment, Attention, AttentionOutput, Call, Element, Hint, Path, Real, Region, Simd, Stage,
     Trace, bf16, error_limit, f16,
 };
+use support::differentiated::assert_differentiated;
 use support::inspected::{Whole, assert_inspected, plane};
 use support::{Rng, Watch, laid_out, same_bits};
 
@@ -206,6 +207,10 @@ fn run_case<T: Element>(case: &Case) {
             assert_inspected_head(call, (&trace, &weights), options.offset(), &mut rng);
         });
         assert_law(&attention, [q.clone(), k.clone(), v.clone()], &oracle);
+        pool.install(|| {
+            let views = [query.view(), key.view(), value.view()];
+            assert_differentiated((&fast, &scalar), views, [q, k, v], &oracle, layout, &mut rng);
+        });
     });
 }
 

@@ -47,8 +47,8 @@ impl<A: Real> Matrix<'_, A> {
             let sort = terms.sort(&block.tile(block.queries.clone(), keys.clone()));
             // Lent for the time of the products.
             let mut packed = std::mem::take(&mut scratch.key);
-            let of_key = (Role::Key, block.of_key());
-            let key = rows_of_tile(block.arrays, of_key, keys.clone(), &mut packed, terms.dim);
+            let (of_key, at) = (block.arrays.of(Role::Key), (block.of_key(), keys.clone()));
+            let key = rows_of_tile(of_key, terms.simd, at, &mut packed, terms.dim);
             for first in (0..rows).step_by(P::LANES) {
                 let panel = first..rows.min(first + P::LANES);
                 if sort == Sort::Empty && stage >= Stage::Masked {

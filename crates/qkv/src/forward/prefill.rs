@@ -18,25 +18,25 @@ use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// Keys, or value columns, whose chains run side by side.
-const CHAINS: usize = 6;
+pub(crate) const CHAINS: usize = 6;
 /// As many where fewer are left: 64 is ten times 6, and 4.
-const FEWER: usize = 4;
+pub(crate) const FEWER: usize = 4;
 
-/// Calls `by_panels` with panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
+/// Calls `by_panels`, of a register too if that is named, with panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
 macro_rules! by_panels {
-    ($rows:expr, $V:ident, $kernel:ident) => {{
+    ($rows:expr, $V:ident, $kernel:ident $(, $register:ident)?) => {{
         let rows = $rows;
         if rows <= $V::LANES {
-            $kernel.by_panels::<$V>()
+            $kernel.by_panels::<$($register,)? $V>()
         } else if rows <= 2 * $V::LANES || $V::REGISTERS < 32 {
-            $kernel.by_panels::<[$V; 2]>()
+            $kernel.by_panels::<$($register,)? [$V; 2]>()
         } else {
-            $kernel.by_panels::<[$V; 4]>()
+            $kernel.by_panels::<$($register,)? [$V; 4]>()
         }
     }};
 }
 
-pub(super) use by_panels;
+pub(crate) use by_panels;
 
 /// A thread's buffers, for blocks of up to [`QUERY_BLOCK`] queries.
 pub(crate) struct Scratch<A> {
@@ -47,7 +47,7 @@ pub(crate) struct Scratch<A> {
     /// `(TILE, dim_value)`
     value: Vec<A>,
     /// Of one panel `(TILE, lanes)`, as are the weights.
-    pub(super) scores: Vec<A>,
+    pub(crate) scores: Vec<A>,
     weights: Vec<A>,
     steps: ScoreScratch,
     states: States<A>,
@@ -135,27 +135,27 @@ impl<A: Real> Attend<'_, A> {
 }
 
 impl<A> Block<'_, A> {
-    pub(super) fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
+    pub(crate) fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
         Tile { batch: self.batch, head: self.head, rows, keys }
     }
 
     /// The queries of some rows of the block.
-    pub(super) fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
+    pub(crate) fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
         self.queries.start + rows.start..self.queries.start + rows.end
     }
 
     /// Where keys and values of these queries are.
-    pub(super) fn of_key(&self) -> (usize, usize) {
+    pub(crate) fn of_key(&self) -> (usize, usize) {
         (self.batch, self.terms.key_head(self.head))
     }
 }
 
 /// The queries of one panel against the keys of a tile, or those of them that they can see.
-pub(super) struct Part {
-    pub(super) tile: Tile,
-    pub(super) sort: Sort,
+pub(crate) struct Part {
+    pub(crate) tile: Tile,
+    pub(crate) sort: Sort,
     /// The panel's first row in the block.
-    pub(super) first: usize,
+    pub(crate) first: usize,
 }
 
 /// Values of the keys of a part, `(keys, columns)`.
@@ -168,12 +168,18 @@ struct Values<'t, A> {
 impl<A: Real> Scratch<A> {
     /// Transposes a block of queries, panel by panel.
     #[inline(always)]
-    pub(super) fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+    pub(crate) fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
         let (at, dim, rows) = ((block.batch, block.head), block.terms.dim, block.queries.len());
         for first in (0..rows).step_by(P::LANES) {
             let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
             let to = &mut self.query[first * dim..][..P::LANES * dim];
-            block.arrays.columns(Role::Query, at, queries, (to, P::LANES), Ahead::NOTHING);
+            block.arrays.of(Role::Query).columns(
+                block.terms.simd,
+                at,
+                queries,
+                (to, P::LANES),
+                Ahead::NOTHING,
+            );
         }
     }
 
@@ -184,9 +190,9 @@ impl<A: Real> Scratch<A> {
         let (dim, columns) = (terms.dim, terms.dim_value);
         // Lent for the time of the products.
         let (mut keys, mut values) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
-        let [of_key, of_value] = [Role::Key, Role::Value].map(|role| (role, block.of_key()));
-        let key = rows_of_tile(block.arrays, of_key, tile.keys.clone(), &mut keys, dim);
-        let value = rows_of_tile(block.arrays, of_value, tile.keys.clone(), &mut values, columns);
+        let (arrays, at) = (block.arrays, (block.of_key(), tile.keys.clone()));
+        let key = rows_of_tile(arrays.of(Role::Key), terms.simd, at.clone(), &mut keys, dim);
+        let value = rows_of_tile(arrays.of(Role::Value), terms.simd, at, &mut values, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
         let select = sort == Sort::Mixed && !all_finite(value);
         for first in (0..rows).step_by(P::LANES) {
@@ -213,7 +219,7 @@ impl<A: Real> Scratch<A> {
 
     /// Leaves a panel's scores after a stage in `scores`; returns the largest of each row.
     #[inline(always)]
-    pub(super) fn score<P: Vector<Lane = A>>(
+    pub(crate) fn score<P: Vector<Lane = A>>(
         &mut self,
         terms: &Terms<'_>,
         part: &Part,
