@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use crate::element::Real;
 use crate::forward::{
-    Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Role, all_finite, by_panels, rows_of_tile,
-    weight,
+    Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Products, Role, all_finite, by_panels,
+    rows_of_tile, weight,
 };
 use crate::problem::{Stage, Terms};
 use crate::simd::math::tanh;
-use crate::simd::{Ahead, Kernel, Numbers, PADDING, Register, Vector, Vectors, accumulate, by_chains};
+use crate::simd::{self, Ahead, Kernel, PADDING, Register, Simd, Vector, Vectors, accumulate, by_chains};
 use crate::tile::{QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// What is read, whatever its type.
@@ -86,7 +86,8 @@ struct Grids<A> {
     products: Vec<A>,
     /// Which pairs may be attended, where 0 does not say enough.
     visible: Vec<bool>,
-    /// The slope of the softcap; of one panel.
+    /// Of one panel, `(TILE, lanes)`: the gradients of weights, and the slope of the softcap.
+    d_weights: Vec<A>,
     slopes: Vec<A>,
 }
 
@@ -111,6 +112,7 @@ impl<A: Real> Scratch<A> {
                 masked: zeros(pairs),
                 products: zeros(pairs),
                 visible: vec![false; pairs],
+                d_weights: zeros(pairs),
                 slopes: zeros(pairs),
             },
         }
@@ -131,19 +133,19 @@ impl<A: Real> Kernel<A> for Work<'_, '_, A> {
 
     #[inline(always)]
     fn run<V: Register<Lane = A>>(self) {
-        by_panels!(self.job.queries.len(), V, self, V);
+        by_panels!(self.job.queries.len(), V, self);
     }
 }
 
 impl<A: Real> Work<'_, '_, A> {
     #[inline(always)]
-    fn by_panels<V: Register<Lane = A>, P: Vector<Lane = A>>(mut self) {
+    fn by_panels<P: Vector<Lane = A>>(mut self) {
         let (terms, heads) = (self.inputs.terms, self.job.heads.clone());
         for &batch in self.job.batches {
             for head in heads.clone() {
                 for (_, queries) in cut(self.job.queries.clone(), 0, QUERY_BLOCK) {
                     let arrays = self.inputs.arrays;
-                    self.add_block::<V, P>(&Block { terms, arrays, batch, head, queries });
+                    self.add_block::<P>(&Block { terms, arrays, batch, head, queries });
                 }
             }
         }
@@ -151,7 +153,7 @@ impl<A: Real> Work<'_, '_, A> {
 
     /// Adds what a block gives over all keys of the job.
     #[inline(always)]
-    fn add_block<V: Register<Lane = A>, P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+    fn add_block<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
         let Self { inputs, deltas, job, scratch } = self;
         let (terms, rows, at) = (block.terms, block.queries.len(), (block.batch, block.head));
         let seen = terms.visibility.keys_of_rows(block.batch, &block.queries);
@@ -178,13 +180,11 @@ impl<A: Real> Work<'_, '_, A> {
 
         let of_block = |matrices| Rows { matrices, at, rows: block.queries.clone() };
         let query = match job.to.key {
-            Some(_) => {
-                of_block(inputs.arrays.of(Role::Query)).vectors::<V>(terms, &mut packed.query, terms.dim)
-            }
+            Some(_) => of_block(inputs.arrays.of(Role::Query)).vectors(terms, &mut packed.query, terms.dim),
             None => &[],
         };
         let d_output = match job.to.value {
-            Some(_) => of_block(inputs.d_output).vectors::<V>(terms, &mut packed.d_output, terms.dim_value),
+            Some(_) => of_block(inputs.d_output).vectors(terms, &mut packed.d_output, terms.dim_value),
             None => &[],
         };
         let block_is_finite = all_finite(query) && all_finite(d_output);
@@ -192,7 +192,7 @@ impl<A: Real> Work<'_, '_, A> {
         for (sort, tile) in tiles {
             let of_key =
                 |role| Rows { matrices: inputs.arrays.of(role), at: block.of_key(), rows: tile.keys.clone() };
-            let key = of_key(Role::Key).vectors::<V>(terms, &mut packed.key, terms.dim);
+            let key = of_key(Role::Key).vectors(terms, &mut packed.key, terms.dim);
             let of_value = inputs.arrays.of(Role::Value);
             let place = (block.of_key(), tile.keys.clone());
             let value = rows_of_tile(of_value, terms.simd, place, &mut packed.value, terms.dim_value);
@@ -218,26 +218,29 @@ impl<A: Real> Work<'_, '_, A> {
             }
             let keys = tile.keys.len();
             let visible = select.then_some(&grids.visible[..]);
-            let of_keys = |numbers| Sums { numbers, visible, chain: QUERY_BLOCK, step: 1, steps: rows };
+            let of_keys = |numbers| Numbers { numbers, visible, chain: QUERY_BLOCK, step: 1, steps: rows };
             let from = tile.keys.start - job.keys.start;
             if let Some(to) = &mut job.to.value {
-                let to = &mut to[from * terms.dim_value..][..keys * terms.dim_value];
-                of_keys(&grids.weights[..]).add_to::<V>(d_output, to, terms.dim_value);
+                let (numbers, dim) = (of_keys(&grids.weights), terms.dim_value);
+                let to = &mut to[from * dim..][..keys * dim];
+                terms.simd.run(Sums { numbers, rows: d_output, to, dim });
             }
             if let Some(to) = &mut job.to.key {
-                let to = &mut to[from * terms.dim..][..keys * terms.dim];
-                of_keys(&grids.products[..]).add_to::<V>(query, to, terms.dim);
+                let (numbers, dim) = (of_keys(&grids.products), terms.dim);
+                let to = &mut to[from * dim..][..keys * dim];
+                terms.simd.run(Sums { numbers, rows: query, to, dim });
             }
             if let Some(to) = &mut job.to.query {
+                let dim = terms.dim;
+                let numbers = &grids.products[..];
+                let numbers = Numbers { numbers, visible, chain: 1, step: QUERY_BLOCK, steps: keys };
                 let before = (block.head - job.heads.start) * job.queries.len();
                 let from = before + block.queries.start - job.queries.start;
-                let to = &mut to[from * terms.dim..][..rows * terms.dim];
-                let numbers = &grids.products[..];
-                Sums { numbers, visible, chain: 1, step: QUERY_BLOCK, steps: keys }
-                    .add_to::<V>(key, to, terms.dim);
+                let to = &mut to[from * dim..][..rows * dim];
+                terms.simd.run(Sums { numbers, rows: key, to, dim });
             }
             if let Some(to) = &mut job.to.bias {
-                to.add::<V>(&grids.masked, (&job.queries, &job.keys), &tile);
+                to.add(terms.simd, &grids.masked, (&job.queries, &job.keys), &tile);
             }
         }
     }
@@ -259,22 +262,20 @@ struct Rows<'r, A> {
 
 impl<'r, A: Real> Rows<'r, A> {
     /// One after the other, each to be read by whole vectors: where they lie, if no vector reaches beyond the last, or packed.
-    #[inline(always)]
-    fn vectors<V: Register<Lane = A>>(self, terms: &Terms<'_>, packed: &'r mut [A], dim: usize) -> &'r [A] {
+    fn vectors(self, terms: &Terms<'_>, packed: &'r mut [A], dim: usize) -> &'r [A] {
         let Self { matrices, at, rows } = self;
-        if dim.is_multiple_of(V::LANES)
+        if dim.is_multiple_of(PADDING)
             && let Some(rows) = matrices.in_place(at, rows.clone(), dim)
         {
             return rows;
         }
         let count = rows.len() * dim;
         matrices.rows(terms.simd, at, rows, &mut packed[..count], dim);
-        &packed[..count + V::LANES]
+        &packed[..count + PADDING]
     }
 }
 
 /// What some queries of a tile may see of it.
-#[inline(always)]
 fn part_of(terms: &Terms<'_>, tile: &Tile, sort: Sort, queries: Range<usize>, first: usize) -> Part {
     let mut part = Part { tile: Tile { rows: queries, ..tile.clone() }, sort, first };
     if sort == Sort::Mixed {
@@ -327,7 +328,7 @@ impl<A: Real> Grids<A> {
         }
         let (key, count) = (&key[seen.start * terms.dim..seen.end * terms.dim], seen.len());
         if let Some(cap) = terms.softcap {
-            scores.score::<P>(terms, part, key, Stage::Scaled);
+            scores.score_apart(terms, part, key, Stage::Scaled, P::LANES);
             let inverse = P::splat(A::from_f64(1.0 / cap));
             let cells = scores.scores.chunks_exact(P::LANES).zip(self.slopes.chunks_exact_mut(P::LANES));
             for (scaled, slope) in cells.take(count) {
@@ -335,9 +336,16 @@ impl<A: Real> Grids<A> {
                 P::splat(A::ZERO).sub(t).mul_add(t, P::splat(A::ONE)).store(slope);
             }
         }
-        scores.score::<P>(terms, part, key, Stage::Masked);
-        by_chains!(count, [CHAINS, FEWER], (at, KEYS) => {
-            d_weights::<P, KEYS>(panel, seen.start + at, &mut self.masked);
+        scores.score_apart(terms, part, key, Stage::Masked, P::LANES);
+        let dim = terms.dim_value;
+        terms.simd.run(Products {
+            query: panel.d_output,
+            key: &panel.value[seen.start * dim..seen.end * dim],
+            dim,
+            terms,
+            stage: Stage::Raw,
+            lanes: P::LANES,
+            to: &mut self.d_weights[..count * P::LANES],
         });
         // Keys by twos, so that twice as many exponentials overlap.
         let scores = &scores.scores[..count * P::LANES];
@@ -357,8 +365,7 @@ impl<A: Real> Grids<A> {
         }
     }
 
-    /// From scores, and the gradients of weights that stand in `masked`, to all that is known of some keys of the tile;
-    /// `of_part` is the first of them among those of the part.
+    /// From the scores and the gradients of weights to all that is known of some keys; the first of them in the part and in the tile.
     #[inline(always)]
     fn flow<P: Vector<Lane = A>, const KEYS: usize>(
         &mut self,
@@ -370,10 +377,11 @@ impl<A: Real> Grids<A> {
         let (none, zero) = (P::splat(A::NEG_INFINITY), P::splat(A::ZERO));
         let scale = P::splat(A::from_f64(panel.terms.scale));
         let scores = <[P; KEYS]>::load(&scores[of_part * P::LANES..]);
+        let d_weights = <[P; KEYS]>::load(&self.d_weights[of_part * P::LANES..]);
         let weights = weight(scores, [max; KEYS], [sum; KEYS]);
         for key in 0..KEYS {
             let at = (of_tile + key) * QUERY_BLOCK + panel.part.first;
-            let masked = weights[key].mul(P::load(&self.masked[at..]).sub(delta));
+            let masked = weights[key].mul(d_weights[key].sub(delta));
             // Whatever the value of a masked pair is.
             let masked = scores[key].if_equal(none, zero, masked);
             let mut product = masked;
@@ -388,90 +396,86 @@ impl<A: Real> Grids<A> {
     }
 }
 
-/// Leaves `d_output · value` of a panel with a few keys of the tile, from `at` on, in a grid.
-#[inline(always)]
-fn d_weights<P: Vector, const KEYS: usize>(panel: &Panel<'_, P>, at: usize, grid: &mut [P::Lane]) {
-    let dim = panel.terms.dim_value;
-    let mut sums = [P::splat(P::Lane::ZERO); KEYS];
-    let d_output = Vectors { numbers: panel.d_output, stride: P::LANES };
-    let values = Numbers { numbers: &panel.value[at * dim..], chain: dim, step: 1 };
-    accumulate(&mut sums, dim, d_output, values, Ahead::NOTHING);
-    for (key, sum) in sums.into_iter().enumerate() {
-        sum.store(&mut grid[(at + key) * QUERY_BLOCK + panel.part.first..]);
-    }
-}
-
-/// Chains over a tile: each of some rows, times its number for the result's row.
-struct Sums<'s, A> {
-    numbers: &'s [A],
+/// Numbers of a tile, of each result one for each step.
+#[derive(Clone, Copy)]
+struct Numbers<'n, A> {
+    numbers: &'n [A],
     /// If some pairs are to be left out, which are not.
-    visible: Option<&'s [bool]>,
-    /// How far apart in the tile two results' numbers are, and two steps.
+    visible: Option<&'n [bool]>,
+    /// How far apart those of two results are, and of two steps.
     chain: usize,
     step: usize,
     steps: usize,
 }
 
-impl<A: Real> Sums<'_, A> {
-    /// Adds them to `to`, `(results, dim)`; `rows` are `(steps, dim)`.
+/// Chains over a tile: rows, `(steps, dim)`, each times its number for the result; they are added to `(results, dim)`.
+struct Sums<'s, A> {
+    numbers: Numbers<'s, A>,
+    rows: &'s [A],
+    to: &'s mut [A],
+    dim: usize,
+}
+
+impl<A: Real> Kernel<A> for Sums<'_, A> {
+    type Output = ();
+
     #[inline(always)]
-    fn add_to<V: Register<Lane = A>>(&self, rows: &[A], to: &mut [A], dim: usize) {
+    fn run<V: Register<Lane = A>>(mut self) {
         let mut column = 0;
-        while column < dim {
-            let left = dim - column;
+        while column < self.dim {
+            let left = self.dim - column;
             if V::REGISTERS >= 32 && left >= 4 * V::LANES {
-                self.add_columns::<[V; 4]>(rows, to, (column, dim));
+                self.add_columns::<[V; 4]>(column);
                 column += 4 * V::LANES;
             } else if left >= 2 * V::LANES {
-                self.add_columns::<[V; 2]>(rows, to, (column, dim));
+                self.add_columns::<[V; 2]>(column);
                 column += 2 * V::LANES;
             } else {
-                self.add_columns::<V>(rows, to, (column, dim));
+                self.add_columns::<V>(column);
                 column += V::LANES;
             }
         }
     }
+}
 
+impl<A: Real> Sums<'_, A> {
     #[inline(always)]
-    fn add_columns<V: Vector<Lane = A>>(&self, rows: &[A], to: &mut [A], place: (usize, usize)) {
-        let results = to.len() / place.1;
-        if self.visible.is_some() {
+    fn add_columns<V: Vector<Lane = A>>(&mut self, column: usize) {
+        let results = self.to.len() / self.dim;
+        if self.numbers.visible.is_some() {
             for at in 0..results {
-                self.add_chains::<V, 1, true>(rows, to, (at, place));
+                self.add_chains::<V, 1, true>(at, column);
             }
             return;
         }
-        by_chains!(results, [CHAINS, FEWER], (at, RESULTS) => {
-            self.add_chains::<V, RESULTS, false>(rows, to, (at, place));
-        });
+        by_chains!(results, [CHAINS, FEWER], (at, RESULTS) => self.add_chains::<V, RESULTS, false>(at, column));
     }
 
     /// A few results, from `at` on, in a vector of columns.
     #[inline(always)]
     fn add_chains<V: Vector<Lane = A>, const RESULTS: usize, const SELECT: bool>(
-        &self,
-        rows: &[A],
-        to: &mut [A],
-        (at, (column, dim)): (usize, (usize, usize)),
+        &mut self,
+        at: usize,
+        column: usize,
     ) {
         let mut sums = [V::splat(A::ZERO); RESULTS];
-        let Self { numbers, visible, chain, step, steps } = *self;
-        let first = at * chain;
+        let Numbers { numbers, visible, chain, step, steps } = self.numbers;
+        let (first, dim) = (at * chain, self.dim);
         match visible {
             Some(visible) if SELECT => {
                 for i in (0..steps).filter(|i| visible[first + i * step]) {
-                    let row = V::load(&rows[i * dim + column..]);
+                    let row = V::load(&self.rows[i * dim + column..]);
                     sums[0] = row.mul_add(V::splat(numbers[first + i * step]), sums[0]);
                 }
             }
             _ => {
-                let rows = Vectors { numbers: &rows[column..], stride: dim };
-                let numbers = Numbers { numbers: &numbers[first..], chain, step };
+                let rows = Vectors { numbers: &self.rows[column..], stride: dim };
+                let numbers = simd::Numbers { numbers: &numbers[first..], chain, step };
                 accumulate(&mut sums, steps, rows, numbers, Ahead::NOTHING);
             }
         }
         for (result, sum) in sums.into_iter().enumerate() {
-            let to = &mut to[(at + result) * dim..][column..dim];
+            let to = &mut self.to[(at + result) * dim..][column..dim];
             if to.len() >= V::LANES {
                 V::load(to).add(sum).store(to);
             } else {
@@ -487,13 +491,7 @@ impl<A: Real> Sums<'_, A> {
 
 impl<A: Real> BiasTarget<'_, A> {
     /// Adds a tile, `(keys, QUERY_BLOCK)`, of a job of these queries and keys.
-    #[inline(always)]
-    fn add<V: Register<Lane = A>>(
-        &mut self,
-        grid: &[A],
-        (queries, keys): (&Range<usize>, &Range<usize>),
-        tile: &Tile,
-    ) {
+    fn add(&mut self, simd: Simd, grid: &[A], (queries, keys): (&Range<usize>, &Range<usize>), tile: &Tile) {
         let (rows, columns) = (tile.rows.len(), tile.keys.len());
         let of_row =
             |row: usize| (0..columns).fold(A::ZERO, |sum, column| sum + grid[column * QUERY_BLOCK + row]);
@@ -516,46 +514,48 @@ impl<A: Real> BiasTarget<'_, A> {
             }
             (false, false) => {
                 let width = keys.len();
-                add_transposed::<V>(
-                    grid,
-                    (rows, columns),
-                    &mut self.cells[from_query * width + from_key..],
-                    width,
-                );
+                let cells = &mut self.cells[from_query * width + from_key..];
+                simd.run(AddTransposed { grid, rows, columns, cells, width });
             }
         }
     }
 }
 
 /// Adds a tile, `(keys, QUERY_BLOCK)`, to cells whose rows are queries, `width` apart.
-#[inline(always)]
-fn add_transposed<V: Register>(
-    grid: &[V::Lane],
-    (rows, columns): (usize, usize),
-    cells: &mut [V::Lane],
+struct AddTransposed<'a, A> {
+    grid: &'a [A],
+    rows: usize,
+    columns: usize,
+    cells: &'a mut [A],
     width: usize,
-) {
-    let whole = (rows / V::LANES * V::LANES, columns / V::LANES * V::LANES);
-    for row in (0..whole.0).step_by(V::LANES) {
-        for column in (0..whole.1).step_by(V::LANES) {
-            let mut square = [V::splat(V::Lane::ZERO); PADDING];
-            for (i, of_key) in square[..V::LANES].iter_mut().enumerate() {
-                *of_key = V::load(&grid[(column + i) * QUERY_BLOCK + row..]);
-            }
-            V::transpose(&mut square);
-            for (i, &of_query) in square[..V::LANES].iter().enumerate() {
-                let cells = &mut cells[(row + i) * width + column..][..V::LANES];
-                V::load(cells).add(of_query).store(cells);
+}
+
+impl<A: Real> Kernel<A> for AddTransposed<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        let Self { grid, rows, columns, cells, width } = self;
+        let (whole_rows, whole_columns) = (rows / V::LANES * V::LANES, columns / V::LANES * V::LANES);
+        for row in (0..whole_rows).step_by(V::LANES) {
+            for column in (0..whole_columns).step_by(V::LANES) {
+                let mut square = [V::splat(A::ZERO); PADDING];
+                for (i, of_key) in square[..V::LANES].iter_mut().enumerate() {
+                    *of_key = V::load(&grid[(column + i) * QUERY_BLOCK + row..]);
+                }
+                V::transpose(&mut square);
+                for (i, &of_query) in square[..V::LANES].iter().enumerate() {
+                    let cells = &mut cells[(row + i) * width + column..][..V::LANES];
+                    V::load(cells).add(of_query).store(cells);
+                }
             }
         }
-    }
-    let edge = (0..rows).flat_map(|row| {
-        let from = if row < whole.0 { whole.1 } else { 0 };
-        (from..columns).map(move |column| (row, column))
-    });
-    for (row, column) in edge {
-        let cell = &mut cells[row * width + column];
-        *cell = *cell + grid[column * QUERY_BLOCK + row];
+        for row in 0..rows {
+            for column in if row < whole_rows { whole_columns } else { 0 }..columns {
+                let cell = &mut cells[row * width + column];
+                *cell = *cell + grid[column * QUERY_BLOCK + row];
+            }
+        }
     }
 }
 

@@ -55,7 +55,7 @@ impl<A: Real> Matrix<'_, A> {
                     scratch.scores[..keys.len() * P::LANES].fill(A::NEG_INFINITY);
                 } else {
                     let part = Part { tile: block.tile(block.queries_of(&panel), keys.clone()), sort, first };
-                    scratch.score::<P>(terms, &part, key, stage.min(Stage::Masked));
+                    scratch.score_apart(terms, &part, key, stage.min(Stage::Masked), P::LANES);
                 }
                 let numbers = &mut scratch.scores[..keys.len() * P::LANES];
                 if stage == Stage::Weights {

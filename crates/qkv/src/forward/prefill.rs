@@ -22,16 +22,16 @@ pub(crate) const CHAINS: usize = 6;
 /// As many where fewer are left: 64 is ten times 6, and 4.
 pub(crate) const FEWER: usize = 4;
 
-/// Calls `by_panels`, of a register too if that is named, with panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
+/// Calls `by_panels` with panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
 macro_rules! by_panels {
-    ($rows:expr, $V:ident, $kernel:ident $(, $register:ident)?) => {{
+    ($rows:expr, $V:ident, $kernel:ident) => {{
         let rows = $rows;
         if rows <= $V::LANES {
-            $kernel.by_panels::<$($register,)? $V>()
+            $kernel.by_panels::<$V>()
         } else if rows <= 2 * $V::LANES || $V::REGISTERS < 32 {
-            $kernel.by_panels::<$($register,)? [$V; 2]>()
+            $kernel.by_panels::<[$V; 2]>()
         } else {
-            $kernel.by_panels::<$($register,)? [$V; 4]>()
+            $kernel.by_panels::<[$V; 4]>()
         }
     }};
 }
@@ -256,6 +256,33 @@ impl<A: Real> Scratch<A> {
         maxima
     }
 
+    /// [`score`](Self::score) for who has other work than attention to do, compiled once for all of them; `lanes` are the panel's.
+    pub(crate) fn score_apart(
+        &mut self,
+        terms: &Terms<'_>,
+        part: &Part,
+        key: &[A],
+        stage: Stage,
+        lanes: usize,
+    ) {
+        let mixed = part.sort == Sort::Mixed;
+        let cells = ..part.tile.keys.len() * lanes;
+        let to = if mixed { &mut self.weights[cells] } else { &mut self.scores[cells] };
+        let query = &self.query[part.first * terms.dim..][..lanes * terms.dim];
+        terms.simd.run(Products { query, key, dim: terms.dim, terms, stage, lanes, to });
+        if are_finished(terms, part.sort) {
+            return;
+        }
+        terms.simd.run(TakeTo {
+            stage,
+            terms,
+            tile: &part.tile,
+            mixed: mixed.then(|| &mut self.weights[cells]),
+            scores: Grid { cells: &mut self.scores[cells], row_step: 1, key_step: lanes },
+            scratch: &mut self.steps,
+        });
+    }
+
     /// From a panel's scores to unnormalised weights, and their sums.
     #[inline(always)]
     fn weigh<P: Vector<Lane = A>>(&mut self, part: &Part, maxima: P) {
@@ -322,6 +349,39 @@ impl<A: Real> Scratch<A> {
         for (sum, output) in sums.into_iter().zip(output.chunks_exact_mut(P::LANES)) {
             sum.store(output);
         }
+    }
+}
+
+/// `q · k` of a panel of queries, `(dim, lanes)`, with some keys, `(keys, dim)`, after the [`Epilogue`] of a stage: `(keys, lanes)`.
+pub(crate) struct Products<'k, A> {
+    pub(crate) query: &'k [A],
+    pub(crate) key: &'k [A],
+    pub(crate) dim: usize,
+    pub(crate) terms: &'k Terms<'k>,
+    pub(crate) stage: Stage,
+    /// Those of a panel.
+    pub(crate) lanes: usize,
+    pub(crate) to: &'k mut [A],
+}
+
+impl<A: Real> Kernel<A> for Products<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        by_panels!(self.lanes, V, self);
+    }
+}
+
+impl<A: Real> Products<'_, A> {
+    #[inline(always)]
+    fn by_panels<P: Vector<Lane = A>>(self) {
+        let Self { query, key, dim, terms, stage, lanes, to } = self;
+        let epilogue = Epilogue::<P>::new(stage, terms);
+        let mut maxima = P::splat(A::NEG_INFINITY);
+        by_chains!(to.len() / lanes, [CHAINS, FEWER], (at, KEYS) => {
+            products_of::<P, KEYS>(query, (key, at, dim), to, epilogue, &mut maxima);
+        });
     }
 }
 
