@@ -14,7 +14,7 @@ use qkv_view::show;
 use crate::describe;
 use crate::explore;
 use crate::head::HeadOptions;
-use crate::input::{Input, Sources};
+use crate::input::Layers;
 use crate::machine::{self, Threads};
 use crate::options::AttentionOptions;
 use crate::output::PictureFile;
@@ -77,7 +77,10 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     let simd = machine::simd_from_environment()?;
     let file = arguments.output.as_deref().map(PictureFile::new).transpose()?;
     let threads = Threads::new(arguments.attention.threads)?;
-    let layers = layers(arguments)?;
+    let mut one = Layers::new(&arguments.one, &arguments.attention)?;
+    let mut other = Layers::new(&arguments.other, &arguments.attention)?;
+    one.warning().into_iter().chain(other.warning()).for_each(|warning| terminal.warn(&warning));
+    let layers = of_both(&one, &other)?;
     if file.is_some() && layers.len() > 1 {
         bail!("-o: a picture is of one head; say --layer N");
     }
@@ -85,8 +88,7 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
     let mut heads = Vec::new();
     for (at, &layer) in layers.iter().enumerate() {
         let options = AttentionOptions { layer, ..arguments.attention.clone() };
-        let one = Input::read(&Sources::input(&arguments.one), &options)?;
-        let other = Input::read(&Sources::input(&arguments.other), &options)?;
+        let (one, other) = (one.read(&options)?, other.read(&options)?);
         with_element!(one, T => with_element!(other, U => {
             let one = threads.run(|| Request::<T>::new(&one, &options, simd))?;
             let other = threads.run(|| Request::<U>::new(&other, &options, simd))?;
@@ -112,9 +114,8 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
 }
 
 /// The layers that both have.
-fn layers(arguments: &Arguments) -> anyhow::Result<Vec<Option<usize>>> {
-    let one = Input::layers(&arguments.one, &arguments.attention)?;
-    let other = Input::layers(&arguments.other, &arguments.attention)?;
+fn of_both(one: &Layers<'_>, other: &Layers<'_>) -> anyhow::Result<Vec<Option<usize>>> {
+    let (one, other) = (one.numbers(), other.numbers());
     if one != other {
         let count = |layers: &[Option<usize>]| match layers {
             [None] => "no layers".to_string(),

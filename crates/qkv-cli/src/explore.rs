@@ -4,29 +4,27 @@ use std::path::Path;
 use std::sync::Arc;
 
 use qkv::{Alignment, Simd};
-use qkv_io::Data;
+use qkv_io::{Data, File};
 use qkv_view::explorer::{self, Facts, Failure, Head, Opening, Tokens};
-use qkv_view::lesson::Lesson;
 
 use crate::describe;
-use crate::input::{Given, Input, Sources};
+use crate::input::{Given, Input, Layers, Sources};
 use crate::layout::Trio;
 use crate::machine::{self, Threads};
 use crate::options::{AttentionOptions, AxisOrder};
+use crate::recording::Recording;
 use crate::request::{Number, Request, with_element};
-use crate::source::{Array, Source};
-use crate::view;
+use crate::source::{Array, Arrays, Source};
 
 /// A file, opened.
-pub struct Opened {
-    /// Its layers.
+pub(crate) struct Opened {
     pub layers: Vec<Layer>,
     /// What is odd about it.
     pub warnings: Vec<String>,
 }
 
 /// One layer of a file, and what its attention is told.
-pub struct Layer {
+pub(crate) struct Layer {
     input: Input,
     options: AttentionOptions,
     simd: Option<Simd>,
@@ -34,13 +32,15 @@ pub struct Layer {
     facts: Facts,
 }
 
-/// A file with arrays q, k and v, or a recording with all its layers.
+/// A file with arrays q, k and v, or a recording with all its layers, and what is odd about it, a sentence each.
 ///
 /// # Errors
-/// If it cannot be read, or what it holds does not fit.
-pub fn recording(path: &Path) -> anyhow::Result<explorer::Input> {
-    let source = Source { path: path.to_path_buf(), name: None };
-    Ok(open(&source, &AttentionOptions::default())?.into_input(title(path)))
+/// If what it holds cannot be read, or does not fit.
+pub fn recording(file: &File) -> anyhow::Result<(explorer::Input, Vec<String>)> {
+    let options = AttentionOptions::default();
+    let recording = Recording::new(Arrays::of(file, &options.reading())?);
+    let Opened { layers, warnings } = opened(Layers::All(Box::new(recording)), &options)?;
+    Ok((into_input(layers, title(file.path())), warnings))
 }
 
 /// The file's name: where it lies is nobody's business whom a page is given.
@@ -48,21 +48,17 @@ pub(crate) fn title(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// The lesson that the page starts from: the numbers that PyTorch draws after `torch.manual_seed(42)`.
-///
-/// # Errors
-/// If they do not fit one another, which they do.
-pub fn lesson() -> anyhow::Result<Lesson> {
-    view::first_lesson()
-}
-
 /// The layers that the options ask for, or all.
 pub(crate) fn open(source: &Source, options: &AttentionOptions) -> anyhow::Result<Opened> {
-    let mut opened = Opened { layers: Vec::new(), warnings: Vec::new() };
+    opened(Layers::new(source, options)?, options)
+}
+
+fn opened(mut layers: Layers<'_>, options: &AttentionOptions) -> anyhow::Result<Opened> {
+    let mut opened = Opened { layers: Vec::new(), warnings: layers.warning().into_iter().collect() };
     let threads = Arc::new(Threads::new(options.threads)?);
-    for layer in Input::layers(source, options)? {
+    for layer in layers.numbers() {
         let options = AttentionOptions { layer, ..options.clone() };
-        let (mut layer, warnings) = one_layer(source, options, threads.clone())?;
+        let (mut layer, warnings) = one_layer(layers.read(&options)?, options, threads.clone())?;
         if let Some(before) = opened.layers.last() {
             layer.input.share_tokens(&before.input);
         }
@@ -79,17 +75,17 @@ pub(crate) fn open(source: &Source, options: &AttentionOptions) -> anyhow::Resul
 /// The one layer that the options ask for, or that there is.
 pub(crate) fn open_one(source: &Source, options: &AttentionOptions) -> anyhow::Result<Opened> {
     let threads = Arc::new(Threads::new(options.threads)?);
-    let (layer, warnings) = one_layer(source, options.clone(), threads)?;
+    let input = Input::read(&Sources::input(source), options)?;
+    let (layer, warnings) = one_layer(input, options.clone(), threads)?;
     Ok(Opened { layers: vec![layer], warnings })
 }
 
 fn one_layer(
-    source: &Source,
+    mut input: Input,
     mut options: AttentionOptions,
     threads: Arc<Threads>,
 ) -> anyhow::Result<(Layer, Vec<String>)> {
     let simd = machine::simd_from_environment()?;
-    let mut input = Input::read(&Sources::input(source), &options)?;
     let (facts, warnings, projected) = with_element!(input, T => threads.run(|| {
         let request = Request::<T>::new(&input, &options, simd)?;
         let attention = request.attention(0);
@@ -143,11 +139,10 @@ pub(crate) fn tokens(input: &Input, batch: usize, (len_query, len_key): (usize, 
     Tokens { keys, queries: keys.zip(first).map(|(keys, first)| &keys[first..]) }
 }
 
-impl Opened {
-    pub(crate) fn into_input(self, title: String) -> explorer::Input {
-        let layers = self.layers.into_iter().map(|layer| Box::new(layer) as Box<dyn explorer::Layer>);
-        explorer::Input { title, layers: layers.collect() }
-    }
+/// What an explorer is given.
+pub(crate) fn into_input(layers: Vec<Layer>, title: String) -> explorer::Input {
+    let layers = layers.into_iter().map(|layer| Arc::new(layer) as Arc<dyn explorer::Layer>);
+    explorer::Input { title, layers: layers.collect() }
 }
 
 impl Layer {

@@ -51,16 +51,16 @@ pub struct Arguments {
 
 const MEANINGS: &str = "\
 Columns, means over the queries that attend something:
-  entropy    of the weights, in nats
-  keys       the mean of its exponential: as many keys of equal weight would have it
-  distance   positions between query and key, by weight
-  first      weight of the first key (--first-keys N: of the first N)
-  self       weight of the query's own position
-  previous   weight of the position before
-  same       weight of the same token elsewhere          (needs tokens)
-  after      weight of what followed the token earlier   (needs tokens)
-  empty      queries that attend nothing
-  nan        queries whose weights are NaN";
+  entropy         of the weights, in nats
+  effective_keys  the mean of its exponential: as many keys of equal weight would have it
+  distance        positions between query and key, by weight
+  first           weight of the first key (--first-keys N: of the first N)
+  self            weight of the query's own position
+  previous        weight of the position before
+  same            weight of the same token elsewhere          (needs tokens)
+  after           weight of what followed the token earlier   (needs tokens)
+  empty           queries that attend nothing
+  nan             queries whose weights are NaN";
 
 pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<bool> {
     let opened = explore::open(&arguments.input, &arguments.attention)?;

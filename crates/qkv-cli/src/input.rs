@@ -10,7 +10,7 @@ use qkv_io::Dtype;
 use crate::layout::Trio;
 use crate::mask::Mask;
 use crate::options::{AttentionOptions, MaskAs};
-use crate::recording;
+use crate::recording::Recording;
 use crate::settings::{self, Settings};
 use crate::source::{self, Array, Arrays, Source};
 
@@ -77,24 +77,65 @@ pub struct Input {
     pub rest: Arrays,
 }
 
-impl Input {
-    /// The layers of a recording, each to be read by itself: the one asked for, or all; of another file its only one, which has no number.
-    pub fn layers(source: &Source, options: &AttentionOptions) -> anyhow::Result<Vec<Option<usize>>> {
+/// The layers of an input, which are read one after the other.
+pub enum Layers<'a> {
+    /// One that is asked for.
+    One(&'a Source, Option<usize>),
+    /// All that a file has.
+    All(Box<Recording>),
+}
+
+impl<'a> Layers<'a> {
+    /// The one that the options ask for, or all.
+    pub fn new(source: &'a Source, options: &AttentionOptions) -> anyhow::Result<Self> {
         if options.layer.is_some() || source.name.is_some() {
-            return Ok(vec![options.layer]);
+            return Ok(Self::One(source, options.layer));
         }
-        let layers = recording::layers(&Arrays::open(&source.path, &options.reading())?);
-        Ok(if layers.is_empty() { vec![None] } else { layers.into_iter().map(Some).collect() })
+        let arrays = Arrays::open(&source.path, &options.reading())?;
+        Ok(Self::All(Box::new(Recording::new(arrays))))
     }
 
+    /// Their numbers, in order; the only layer of what is no recording has none.
+    pub fn numbers(&self) -> Vec<Option<usize>> {
+        match self {
+            Self::One(_, layer) => vec![*layer],
+            Self::All(recording) => recording.numbers(),
+        }
+    }
+
+    /// What is odd about the file as a whole.
+    pub fn warning(&self) -> Option<String> {
+        match self {
+            // Reading it will say so.
+            Self::One(..) => None,
+            Self::All(recording) => recording.warning(),
+        }
+    }
+
+    /// The layer of a number, once; its options name it.
+    pub fn read(&mut self, options: &AttentionOptions) -> anyhow::Result<Input> {
+        match self {
+            Self::One(source, _) => Input::read(&Sources::input(source), options),
+            Self::All(recording) => {
+                let arrays = recording.take(options.layer);
+                let title = arrays.file.clone();
+                Input::of(arrays, title, options)
+            }
+        }
+    }
+}
+
+impl Input {
     pub fn read(sources: &Sources<'_>, options: &AttentionOptions) -> anyhow::Result<Self> {
         let reading = options.reading();
         let overrides = [(sources.query, QUERY), (sources.key, KEY), (sources.value, VALUE)];
+        let mut warnings = Vec::new();
         let mut own = match sources.input {
             Some(Source { path, name: None }) => {
-                let mut own = Arrays::open(path, &reading)?;
-                recording::enter(&mut own, options.layer)?;
-                Some(own)
+                let mut recording = Recording::new(Arrays::open(path, &reading)?);
+                warnings.extend(recording.warning());
+                let layer = recording.chosen(options.layer)?;
+                Some(recording.take(layer))
             }
             Some(source) => {
                 if options.layer.is_some() {
@@ -125,22 +166,26 @@ impl Input {
             found.push(Some(array));
         }
         let Some(mut own) = own.or(first) else { bail!("no input: name a file, or give -q, -k and -v") };
-        let given = complete(found, &mut own, sources)?;
+        let given = complete(found, &mut own, sources.input.is_some())?;
         let title = if sources.input.is_some() { own.file.clone() } else { "-q, -k and -v".to_string() };
         let mut input = Self::new(given, title, own, options)?;
         input.notes.splice(0..0, notes);
+        input.warnings.splice(0..0, warnings);
         Ok(input)
     }
 
     /// Of arrays that did not come from a file.
-    pub fn of(mut own: Arrays, title: String, options: &AttentionOptions) -> anyhow::Result<Self> {
+    pub fn made(own: Arrays, title: String, options: &AttentionOptions) -> anyhow::Result<Self> {
         if options.layer.is_some() {
             bail!("--layer: {title} is no recording; leave it out");
         }
+        Self::of(own, title, options)
+    }
+
+    fn of(mut own: Arrays, title: String, options: &AttentionOptions) -> anyhow::Result<Self> {
         let found = [QUERY, KEY, VALUE].map(|names| own.take(&names));
         let found = found.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-        let sources = Sources { input: None, query: None, key: None, value: None };
-        let given = complete(found, &mut own, &sources)?;
+        let given = complete(found, &mut own, true)?;
         Self::new(given, title, own, options)
     }
 
@@ -209,8 +254,8 @@ fn one_dtype(given: &Given) -> anyhow::Result<Dtype> {
     Ok(dtype)
 }
 
-/// Fills in from `x`, or says what is missing.
-fn complete(found: Vec<Option<Array>>, own: &mut Arrays, sources: &Sources<'_>) -> anyhow::Result<Given> {
+/// Fills in from `x`, or says what is missing, of a file or of options.
+fn complete(found: Vec<Option<Array>>, own: &mut Arrays, is_file: bool) -> anyhow::Result<Given> {
     let missing: Vec<&str> = found
         .iter()
         .zip(["q", "k", "v"])
@@ -228,7 +273,7 @@ fn complete(found: Vec<Option<Array>>, own: &mut Arrays, sources: &Sources<'_>) 
             }
             weights => Ok(Given::Layer { x, weights }),
         },
-        _ if sources.input.is_none() => {
+        _ if !is_file => {
             bail!("no {}: give -q, -k and -v, or one file with all three", missing.join(", no "))
         }
         _ => bail!(

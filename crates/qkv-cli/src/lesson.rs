@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use ndarray::{Array2, ArrayD, Axis};
 use qkv::Generator;
 use qkv_io::{Bundle, Data, Format, Tensor};
+use qkv_view::lesson::Lesson as PageLesson;
 use qkv_view::show;
 
-use crate::input::Input;
+use crate::input::{Given, Input};
 use crate::options::AttentionOptions;
-use crate::source::Arrays;
+use crate::request::typed;
+use crate::source::{Array, Arrays};
 
 /// What stands for the file's name.
 const NAME: &str = "the lesson";
@@ -153,7 +155,11 @@ impl Lesson {
             }
         }
         let bundle = Bundle { arrays, metadata };
-        Input::of(Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors)), NAME.to_string(), options)
+        Input::made(
+            Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors)),
+            NAME.to_string(),
+            options,
+        )
     }
 
     /// What the lesson is made of, in words.
@@ -233,4 +239,31 @@ impl Embeddings {
             Self::Given(x) => Ok(x.clone().into_dyn()),
         }
     }
+}
+
+/// The lesson that the page starts from: the numbers that PyTorch draws after `torch.manual_seed(42)`.
+///
+/// # Errors
+/// If they do not fit one another, which they do.
+pub fn first_lesson() -> anyhow::Result<PageLesson> {
+    let input = Lesson::first(5, None, None).input(&AttentionOptions::default())?;
+    let Given::Layer { x, weights } = &input.given else { bail!("a lesson has weights") };
+    let weight = |name: &str| {
+        let own = weights.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
+        rows(&own.with_context(|| format!("a lesson has {name}"))?.1)
+    };
+    Ok(PageLesson {
+        words: None,
+        x: rows(x)?,
+        w_q: weight("w_q")?,
+        w_k: weight("w_k")?,
+        w_v: weight("w_v")?,
+        scale: None,
+        causal: false,
+    })
+}
+
+fn rows(array: &Array) -> anyhow::Result<Vec<Vec<f32>>> {
+    let numbers = typed::<f32>(&array.tensor)?.view();
+    Ok(numbers.axis_iter(Axis(0)).map(|row| row.iter().copied().collect()).collect())
 }

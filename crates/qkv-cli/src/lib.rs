@@ -51,6 +51,7 @@ use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 
+pub use lesson::first_lesson;
 use terminal::Terminal;
 
 /// Scaled dot-product attention on CPUs, softmax(Q Kᵀ · scale + mask) V.

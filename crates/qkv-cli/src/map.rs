@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::bail;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use qkv::{Of, Pool};
-use qkv_view::explorer::{self, Drawing, Facts, Layer};
+use qkv_view::explorer::{self, Choice, Drawing, Facts, Layer, OF, POOLS, Shown};
 use qkv_view::picture::{self, Sheet};
 use qkv_view::show;
 
@@ -24,8 +25,6 @@ use crate::terminal::Terminal;
 /// Rows and columns of a picture, and of each of those on a sheet.
 const SIZE: usize = 1024;
 const THUMBNAIL: usize = 96;
-/// A picture of fewer cells is drawn at twice the size.
-const SMALL: usize = 512;
 /// More cells on a side make no picture that anyone looks at.
 const LARGEST: usize = 8192;
 
@@ -40,12 +39,12 @@ pub struct Arguments {
     head: HeadOptions,
 
     /// What is shown
-    #[arg(long, value_name = "WHAT", default_value = "weights")]
-    of: Shown,
+    #[arg(long, value_name = "WHAT", default_value = "weights", value_parser = one_of(&OF))]
+    of: Of,
 
     /// What stands for the numbers that share a cell of the picture
-    #[arg(long, value_name = "HOW", default_value = "max")]
-    pool: Pooled,
+    #[arg(long, value_name = "HOW", default_value = "max", value_parser = one_of(&POOLS))]
+    pool: Pool,
 
     /// Cells of the picture on each side, at most [default: 1024, on a sheet 96]
     #[arg(long, value_name = "N")]
@@ -71,50 +70,16 @@ pub struct Arguments {
     attention: AttentionOptions,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Shown {
-    /// Who may attend whom
-    Mask,
-    /// q · k
-    Scores,
-    /// q · k times the scale
-    Scaled,
-    /// What softmax makes of the scores; 0 where masked
-    Weights,
-    /// How far a query's output would move without the key
-    Influence,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Pooled {
-    /// The largest; of scores, the one farthest from 0
-    Max,
-    /// The mean of all, masked ones too
-    Mean,
-    /// The sum
-    Sum,
-}
-
-impl Shown {
-    fn of(self) -> Of {
-        match self {
-            Self::Mask => Of::Mask,
-            Self::Scores => Of::Scores,
-            Self::Scaled => Of::Scaled,
-            Self::Weights => Of::Weights,
-            Self::Influence => Of::Influence,
-        }
-    }
+/// One of the choices, with its meaning in the help.
+fn one_of<T: Copy + Send + Sync>(choices: &'static [Choice<T>]) -> impl TypedValueParser<Value = T> {
+    let values = choices.iter().map(|choice| PossibleValue::new(choice.name).help(choice.meaning));
+    PossibleValuesParser::new(values)
+        .map(|name| explorer::named(choices, &name).expect("the parser knows no other names"))
 }
 
 impl Arguments {
-    fn shown(&self) -> explorer::Shown {
-        let pool = match self.pool {
-            Pooled::Max => Pool::Max,
-            Pooled::Mean => Pool::Mean,
-            Pooled::Sum => Pool::Sum,
-        };
-        explorer::Shown { of: self.of.of(), pool }
+    fn shown(&self) -> Shown {
+        Shown { of: self.of, pool: self.pool }
     }
 
     fn drawing(&self, facts: &Facts, head: usize, default_size: usize) -> anyhow::Result<Drawing> {
@@ -169,16 +134,14 @@ fn one(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
         layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?
     };
     let svg = drawing.svg(layer, &arguments.input.path.display().to_string(), &numbers);
-    let (rows, columns) = numbers.dim();
-    let scale = if rows.max(columns) < SMALL { 2.0 } else { 1.0 };
-    Ok((svg, scale, format!("head     {}", drawing.words(layer, &numbers))))
+    Ok((svg, picture::png_scale(numbers.dim()), format!("head     {}", drawing.words(layer, &numbers))))
 }
 
 fn sheet(arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<Drawn> {
     let opened = explore::open(&arguments.input, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
     let layers = &opened.layers;
-    let of = arguments.of.of();
+    let of = arguments.of;
     let count = layers.iter().map(|layer| layer.facts().heads).sum();
     let progress = Progress::new("drawing");
     let mut thumbnails = Vec::new();

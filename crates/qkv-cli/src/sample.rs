@@ -19,5 +19,5 @@ pub fn read(options: &AttentionOptions) -> anyhow::Result<Input> {
     let metadata = &bundle.metadata;
     let title =
         format!("the built-in sample: {}, layer {}", text(metadata, "model"), text(metadata, "layer"));
-    Input::of(Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors)), title, options)
+    Input::made(Arrays::new(NAME.to_string(), bundle, Some(Format::Safetensors)), title, options)
 }

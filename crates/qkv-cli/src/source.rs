@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
-use qkv_io::{Bundle, Fault, Format, ReadOptions, Tensor};
+use qkv_io::{Bundle, Fault, File, Format, ReadOptions, Tensor};
 
 /// A file, and the name of an array in it where one was given.
 #[derive(Clone, Debug)]
@@ -50,16 +50,25 @@ pub struct Arrays {
 
 impl Arrays {
     pub fn open(path: &Path, options: &ReadOptions) -> anyhow::Result<Self> {
-        let bundle = qkv_io::read(path, options).map_err(|error| match error.fault() {
+        Self::of(&File::open(path)?, options)
+    }
+
+    pub fn of(file: &File, options: &ReadOptions) -> anyhow::Result<Self> {
+        let bundle = file.read(options).map_err(|error| match error.fault() {
             Fault::VoidNeedsMeaning { .. } => anyhow!("{error}: --as bf16"),
             _ => error.into(),
         })?;
-        Ok(Self::new(path.display().to_string(), bundle, Format::of_name(path)))
+        Ok(Self::new(file.path().display().to_string(), bundle, Format::of_name(file.path())))
     }
 
     pub fn new(file: String, bundle: Bundle, format: Option<Format>) -> Self {
         let names = bundle.names().map(str::to_string).collect();
         Self { file, names, bundle, format }
+    }
+
+    /// Other arrays of the same file.
+    pub fn with(&self, bundle: Bundle) -> Self {
+        Self::new(self.file.clone(), bundle, self.format)
     }
 
     /// A `.npy` file, whose one array has no name of its own.

@@ -3,23 +3,19 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use ndarray::Axis;
 use qkv_view::explorer::{self, Explorer};
-use qkv_view::lesson::Lesson as PageLesson;
 use qkv_view::page;
 use qkv_view::server::Server;
 use serde_json::Value;
 
 use crate::explore;
-use crate::input::Given;
-use crate::lesson::Lesson;
+use crate::lesson::first_lesson;
 use crate::options::AttentionOptions;
 use crate::output;
 use crate::progress::Progress;
-use crate::request::typed;
-use crate::source::{Array, Source};
+use crate::source::Source;
 use crate::terminal::Terminal;
 
 #[derive(Args, Debug)]
@@ -80,7 +76,7 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal) -> anyhow::Result<boo
 fn opened(source: &Source, arguments: &Arguments, terminal: &Terminal) -> anyhow::Result<explorer::Input> {
     let opened = explore::open(source, &arguments.attention)?;
     opened.warnings.iter().for_each(|warning| terminal.warn(warning));
-    Ok(opened.into_input(explore::title(&source.path)))
+    Ok(explore::into_input(opened.layers, explore::title(&source.path)))
 }
 
 fn exported(input: Option<&explorer::Input>) -> anyhow::Result<String> {
@@ -88,28 +84,4 @@ fn exported(input: Option<&explorer::Input>) -> anyhow::Result<String> {
     let progress = Progress::new("exporting");
     let data = explorer::exported(input, &mut |done, total| progress.report(done, total));
     Ok(page::one_file(&first_lesson()?, &data.map_err(anyhow::Error::from_boxed)?))
-}
-
-/// The numbers that PyTorch draws after `torch.manual_seed(42)`.
-pub fn first_lesson() -> anyhow::Result<PageLesson> {
-    let input = Lesson::first(5, None, None).input(&AttentionOptions::default())?;
-    let Given::Layer { x, weights } = &input.given else { bail!("a lesson has weights") };
-    let weight = |name: &str| {
-        let own = weights.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
-        rows(&own.with_context(|| format!("a lesson has {name}"))?.1)
-    };
-    Ok(PageLesson {
-        words: None,
-        x: rows(x)?,
-        w_q: weight("w_q")?,
-        w_k: weight("w_k")?,
-        w_v: weight("w_v")?,
-        scale: None,
-        causal: false,
-    })
-}
-
-fn rows(array: &Array) -> anyhow::Result<Vec<Vec<f32>>> {
-    let numbers = typed::<f32>(&array.tensor)?.view();
-    Ok(numbers.axis_iter(Axis(0)).map(|row| row.iter().copied().collect()).collect())
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,6 +10,9 @@ use std::time::Duration;
 use common::served::View;
 use common::{Place, numbers};
 use ndarray::Array4;
+use qkv_cli::explore;
+use qkv_io::File;
+use qkv_view::explorer;
 use serde_json::{Value, json};
 
 /// Two layers of 4 heads, 300 queries and keys, with tokens.
@@ -97,6 +101,11 @@ fn rankings_and_the_table_are_those_of_the_commands() {
         rows.extend(more["rows"].as_array().unwrap().clone());
         sleep(Duration::from_millis(20));
     }
+    for row in &mut rows {
+        let row = row.as_object_mut().unwrap();
+        let keys = row.remove("keys").unwrap();
+        row.insert("effective_keys".to_string(), keys);
+    }
     assert_eq!(json!(rows), wanted["heads"]);
 }
 
@@ -145,8 +154,12 @@ fn what_there_is_not_is_refused_and_what_is_too_much() {
     asked.refuses(&format!("map?{head}&of=weights&pool=max&more=1"), "more");
     asked.refuses(&format!("map?{head}&of=weights&pool=max&level=-1"), "level");
     let tile = format!("tile?{head}&of=weights&pool=max&low=0&high=1");
-    for place in ["level=10&x=0&y=0", "level=9&x=2&y=0", "level=9&x=0&y=18446744073709551615"] {
-        asked.refuses(&format!("{tile}&{place}"), "tile: got");
+    for (place, words) in [
+        ("level=10&x=0&y=0", "level: got 10, want that of a tile, a number below 10"),
+        ("level=9&x=2&y=0", "x: got 2, want that of a tile, a number below 2"),
+        ("level=9&x=0&y=18446744073709551615", "y: got 18446744073709551615, want that of a tile"),
+    ] {
+        asked.refuses(&format!("{tile}&{place}"), words);
     }
     asked.refuses(&format!("tile?{head}&of=weights&pool=max&level=0&x=0&y=0"), "low: got nothing");
     let cells = format!("cells?{head}&of=weights");
@@ -195,6 +208,24 @@ fn without_a_file_there_is_nothing_to_explore() {
     let (host, cookie) = (view.host(), view.enter());
     let (status, _, body) = view.ask("GET /api/input", &[("Host", &host), ("Cookie", &cookie)], "");
     assert!(status == 422 && body.contains("explorer"), "{status} {body}");
+}
+
+#[test]
+fn an_export_is_stopped_within_a_head() {
+    let place = Place::new();
+    let file = File::open(recording(&place)).unwrap();
+    let (input, warnings) = explore::recording(&file).unwrap();
+    assert_eq!(warnings, [""; 0]);
+    for stop_at in [1, 401, 700, 3401] {
+        let mut last = 0;
+        let stopped = explorer::exported(&input, &mut |done, total| {
+            assert!(done >= last && total == 8000, "{done} after {last} of {total}");
+            last = done;
+            if done >= stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(stopped.unwrap_err().to_string().contains("cancelled"));
+        assert!((stop_at..stop_at.next_multiple_of(1000)).contains(&last), "{last}");
+    }
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn heads_are_sorted_and_say_the_same_in_every_form() {
     }
     let csv = qkv!("heads", input, "--sort", "first", "--csv").succeeded().out.clone();
     let lines: Vec<&str> = csv.lines().collect();
-    assert_eq!(lines[0], "head,entropy,keys,distance,first,self,previous,same,after,empty,nan");
+    assert_eq!(lines[0], "head,entropy,effective_keys,distance,first,self,previous,same,after,empty,nan");
     assert_eq!(lines[1].split(',').nth(4).unwrap().parse::<f64>().unwrap(), first[0]);
     let reversed =
         qkv!("heads", input, "--sort", "first", "--reverse", "-n", "1", "--csv").succeeded().out.clone();
@@ -166,6 +166,33 @@ fn a_recording_is_seen_layer_by_layer() {
     let plain = file(&place, "plain.safetensors", 3, &[]);
     qkv!("attend", plain, "--layer", "0").refused(&["--layer 0", "no recording"]);
     qkv!("explain", "--layer", "0").refused(&["--layer"]);
+}
+
+#[test]
+fn arrays_beside_the_layers_of_a_recording_are_warned_of_once() {
+    let place = Place::new();
+    let [q, k, v] = arrays(1);
+    let layers = [0, 1].map(|layer| ["q", "k", "v"].map(|name| format!("layers.{layer}.{name}")));
+    let mut named: Vec<_> = layers
+        .iter()
+        .flat_map(|names| names.iter().zip([&q, &k, &v]))
+        .map(|(name, array)| (&**name, array))
+        .collect();
+    named.extend([("q", &k), ("v", &v)]);
+    let named: Vec<_> = named.into_iter().map(|(name, array)| (name, array.view().into())).collect();
+    let input = place.write("beside.safetensors", &named);
+    let words = "beside.safetensors: has layers, and beside them arrays that are not used: q, v";
+    for ran in [
+        qkv!("heads", input),
+        qkv!("attend", input, "--layer", "1"),
+        qkv!("top", input, "--layer", "0", "--query", "1"),
+        qkv!("diff", input, input, "--layer", "1"),
+    ] {
+        let told = &ran.succeeded().err;
+        assert!(told.matches(words).count() <= 2 && told.contains(words), "{told}");
+    }
+    assert_eq!(qkv!("heads", input).succeeded().err.matches("warning").count(), 1);
+    assert_eq!(qkv!("diff", input, input).succeeded().err.matches("warning").count(), 2);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Reading: from a path or from bytes, by format, to named arrays.
 
-use crate::{Bytes, Error, Fault, Format, Tensor, npy, npz, safetensors};
+use crate::{Bytes, Error, Fault, Format, Tensor, WriteOptions, npy, npz, safetensors, write_bytes};
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How to read a file.
 #[derive(Clone, Debug, Default)]
@@ -68,15 +68,52 @@ impl Bundle {
 /// If the file cannot be opened, is not of a known format, is damaged, or has an array of a dtype that is not
 /// supported (among those that `options` ask for). The [`Error`] names the file, and the array if it is one of several.
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Bundle, Error> {
-    let path = path.as_ref();
-    read_file(path, options).map_err(|fault| Error::new(path, fault))
+    File::open(path)?.read(options)
 }
 
-fn read_file(path: &Path, options: &ReadOptions) -> Result<Bundle, Fault> {
-    let bytes = Bytes::open(path)?;
-    let format = Format::detect(path, bytes.as_ref())?;
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    parse(&bytes, format, &stem, options)
+/// A file that is open: it may be read more than once, and saved under another name. Where another file has replaced it since,
+/// it is still the one that was opened.
+#[derive(Clone, Debug)]
+pub struct File {
+    path: PathBuf,
+    bytes: Bytes,
+}
+
+impl File {
+    /// Opens a file; [`read()`] says what must not happen to it from then on.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is empty.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let bytes = Bytes::open(path).map_err(|fault| Error::new(path, fault))?;
+        Ok(File { path: path.to_path_buf(), bytes })
+    }
+
+    /// The name that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its arrays, all from the one place in memory.
+    ///
+    /// # Errors
+    /// As [`read()`], but for what opening says.
+    pub fn read(&self, options: &ReadOptions) -> Result<Bundle, Error> {
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        let format = Format::detect(&self.path, self.bytes.as_ref());
+        let bundle = format.and_then(|format| parse(&self.bytes, format, &stem, options));
+        bundle.map_err(|fault| Error::new(&self.path, fault))
+    }
+
+    /// Copies it, as [`write()`](crate::write()) writes arrays: the copy appears complete or not at all. Metadata of `options` is
+    /// not looked at.
+    ///
+    /// # Errors
+    /// As [`write()`](crate::write()), for what depends on the target alone.
+    pub fn copy(&self, path: impl AsRef<Path>, options: &WriteOptions<'_>) -> Result<(), Error> {
+        write_bytes(path, self.bytes.as_ref(), options)
+    }
 }
 
 /// Reads arrays from bytes in memory: a `Vec<u8>`, or `include_bytes!`. The one array of a `.npy` file is named

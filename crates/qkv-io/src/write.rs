@@ -109,26 +109,6 @@ pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8], options: &WriteOptions<
     written.map_err(|fault| Error::new(path, fault))
 }
 
-/// Copies a file, as [`write()`] writes arrays: the copy appears complete or not at all. Metadata is not looked at.
-///
-/// # Errors
-/// If `source` cannot be read, and as [`write()`], for what depends on the target alone.
-pub fn copy(
-    source: impl AsRef<Path>,
-    path: impl AsRef<Path>,
-    options: &WriteOptions<'_>,
-) -> Result<(), Error> {
-    let (source, path) = (source.as_ref(), path.as_ref());
-    let opened = File::open(source).and_then(|file| Ok((file.metadata()?.len(), file)));
-    let (bytes, file) = opened.map_err(|error| {
-        let missing = error.kind() == io::ErrorKind::NotFound;
-        let fault = if missing { Fault::NotFound } else { Fault::Io { action: "open", source: error } };
-        Error::new(source, fault)
-    })?;
-    let copied = whole_or_not_at_all(path, options, |output| output.copy(&file, bytes));
-    copied.map_err(|fault| Error::new(path, fault))
-}
-
 pub(crate) fn whole_or_not_at_all(
     path: &Path,
     options: &WriteOptions<'_>,

@@ -4,7 +4,7 @@ mod common;
 
 use common::npy_of;
 use ndarray::{Array1, Array2, IxDyn, arr0};
-use qkv_io::{Fault, ReadOptions, TensorView, WriteOptions, copy, read, write, write_bytes};
+use qkv_io::{Fault, File, ReadOptions, TensorView, WriteOptions, read, write, write_bytes};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
@@ -277,21 +277,26 @@ fn copies_appear_whole_or_not_at_all() {
     let original: Vec<u8> = (0..5 << 19).map(|i| (i % 251) as u8).collect();
     let source = file_with(&directory, "source", &original);
     let path = file_with(&directory, "copy", b"old");
+    let opened = File::open(&source).unwrap();
     // Two and a half blocks of 1 MiB, and once before the name is given.
     for stop_at in 0..4 {
         let asked = Cell::new(0);
         let question = || asked.replace(asked.get() + 1) == stop_at;
-        let stopped = copy(&source, &path, &WriteOptions::new().cancelled(&question)).unwrap_err();
+        let stopped = opened.copy(&path, &WriteOptions::new().cancelled(&question)).unwrap_err();
         assert!(stopped.to_string().starts_with(&format!("{}: ", path.display())), "{stopped}");
         assert_fault!(stopped, Fault::Cancelled);
         assert_eq!(fs::read(&path).unwrap(), b"old");
     }
-    copy(&source, &path, &WriteOptions::new()).unwrap();
+    opened.copy(&path, &WriteOptions::new()).unwrap();
     assert!(fs::read(&path).unwrap() == original);
     // Onto itself, too.
-    copy(&path, &path, &WriteOptions::new()).unwrap();
+    File::open(&path).unwrap().copy(&path, &WriteOptions::new()).unwrap();
     assert!(fs::read(&path).unwrap() == original);
-    let missing = copy(directory.path().join("none"), &path, &WriteOptions::new()).unwrap_err();
+    // And when another has taken its name.
+    write_bytes(&source, b"new", &WriteOptions::new()).unwrap();
+    opened.copy(&path, &WriteOptions::new()).unwrap();
+    assert!(fs::read(&path).unwrap() == original);
+    let missing = File::open(directory.path().join("none")).unwrap_err();
     assert!(missing.to_string().contains("none: "), "{missing}");
     assert_fault!(missing, Fault::NotFound);
     assert_eq!(entries(directory.path()).len(), 2);

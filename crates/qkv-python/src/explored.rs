@@ -1,48 +1,60 @@
 //! Recordings, opened to be looked at: what the commands `heads`, `top` and `map` say of a file, as Python's values, and the page.
 
 use std::ops::{ControlFlow, Range};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::PyArray2;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use qkv::{Of, Pool};
-use qkv_cli::explore;
+use pyo3::types::{PyDict, PyString};
+use qkv_cli::{explore, first_lesson};
 use qkv_view::explorer::{
-    self, COLUMNS, Drawing, Entry, Explorer, Failure, Input, KeyRanks, Layer, Line, Opening, QueryRanks,
-    Ranked, Shown,
+    self, COLUMNS, Choice, Drawing, Entry, Explorer, Failure, Input, KeyRanks, Layer, Line, OF, Opening,
+    POOLS, QueryRanks, Ranked, Shown,
 };
 use qkv_view::page;
 use qkv_view::picture;
 use qkv_view::server::{Running, Server};
 
 use crate::error::{Stop, of_file};
+use crate::options::Given;
 use crate::pool;
+use crate::recording::ArrayFile;
 
+type Any<'py> = Bound<'py, PyAny>;
 /// Layer, head and batch.
-type Numbers = (i64, i64, i64);
+type Place<'py> = (Any<'py>, Any<'py>, Any<'py>);
 type Dict<'py> = Bound<'py, PyDict>;
 type Array<'py> = Bound<'py, PyArray2<f64>>;
 
 /// A recording whose heads can be asked.
 #[pyclass(frozen, module = "qkv._qkv")]
 pub struct Explored {
-    path: PathBuf,
     input: Input,
+    /// What is odd about it, a sentence each.
+    #[pyo3(get)]
+    warnings: Vec<String>,
 }
 
 #[pymethods]
 impl Explored {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let input = py.detach(|| opened(&path))?;
-        Ok(Self { path, input })
+    fn new(py: Python<'_>, file: &ArrayFile) -> PyResult<Self> {
+        let opened = py.detach(|| explore::recording(&file.file));
+        let (input, warnings) = opened.map_err(|error| match error.downcast::<qkv_io::Error>() {
+            Ok(error) => of_file(error),
+            Err(error) => PyValueError::new_err(format!("{error:#}")),
+        })?;
+        Ok(Self { input, warnings })
     }
 
     /// A dict for each head of a batch.
-    fn heads<'py>(&self, py: Python<'py>, batch: i64, first_keys: i64) -> PyResult<Vec<Dict<'py>>> {
+    fn heads<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Any<'py>,
+        first_keys: &Any<'py>,
+    ) -> PyResult<Vec<Dict<'py>>> {
         let batch = below("batch", batch, self.input.batches())?;
         let first_keys = positive("first_keys", first_keys)?;
         let layers = self.input.layers.iter().map(|layer| &**layer);
@@ -65,8 +77,14 @@ impl Explored {
     }
 
     /// Whom a query attends.
-    fn query<'py>(&self, py: Python<'py>, place: Numbers, query: i64, count: i64) -> PyResult<Dict<'py>> {
-        let (layer, head, batch) = self.place(place)?;
+    fn query<'py>(
+        &self,
+        py: Python<'py>,
+        place: Place<'py>,
+        query: &Any<'py>,
+        count: &Any<'py>,
+    ) -> PyResult<Dict<'py>> {
+        let (layer, head, batch) = self.place(&place)?;
         let query = below("query", query, layer.facts().len_query)?;
         let count = positive("count", count)?;
         let place = Opening { batch, head, queries: Some(query..query + 1), stats: None };
@@ -87,8 +105,14 @@ impl Explored {
     }
 
     /// Who attends a key.
-    fn key<'py>(&self, py: Python<'py>, place: Numbers, key: i64, count: i64) -> PyResult<Dict<'py>> {
-        let (layer, head, batch) = self.place(place)?;
+    fn key<'py>(
+        &self,
+        py: Python<'py>,
+        place: Place<'py>,
+        key: &Any<'py>,
+        count: &Any<'py>,
+    ) -> PyResult<Dict<'py>> {
+        let (layer, head, batch) = self.place(&place)?;
         let key = below("key", key, layer.facts().len_key)?;
         let count = positive("count", count)?;
         let place = Opening { batch, head, ..Opening::default() };
@@ -106,24 +130,25 @@ impl Explored {
         Ok(dict)
     }
 
-    /// The numbers of a map, and the map as SVG.
+    /// The numbers of a map, and the map as SVG if a picture is asked for.
     #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn map<'py>(
         &self,
         py: Python<'py>,
-        place: Numbers,
-        of: &str,
-        pool: &str,
-        size: i64,
-        queries: Option<(i64, i64)>,
-        keys: Option<(i64, i64)>,
-    ) -> PyResult<(Array<'py>, String)> {
-        let (layer, head, batch) = self.place(place)?;
+        place: Place<'py>,
+        of: &Any<'py>,
+        pool: &Any<'py>,
+        size: &Any<'py>,
+        queries: Option<Any<'py>>,
+        keys: Option<Any<'py>>,
+        picture: bool,
+    ) -> PyResult<(Array<'py>, Option<String>)> {
+        let (layer, head, batch) = self.place(&place)?;
         let facts = layer.facts();
         let drawing = Drawing {
             batch,
             head,
-            shown: shown(of, pool)?,
+            shown: Shown { of: chosen("of", of, &OF)?, pool: chosen("pool", pool, &POOLS)? },
             size: positive("size", size)?,
             queries: range("queries", queries, facts.len_query)?,
             keys: range("keys", keys, facts.len_key)?,
@@ -131,7 +156,7 @@ impl Explored {
         let (numbers, svg) = watched(py, |stop| {
             let mut report = |_, _| going_on(stop);
             let numbers = layer.see(&drawing.opening(), |head| drawing.numbers(head, Some(&mut report)))?;
-            let svg = drawing.svg(layer, &self.input.title, &numbers);
+            let svg = picture.then(|| drawing.svg(layer, &self.input.title, &numbers));
             Ok((numbers, svg))
         })?;
         Ok((PyArray2::from_owned_array(py, numbers), svg))
@@ -141,7 +166,7 @@ impl Explored {
     fn page(&self, py: Python<'_>) -> PyResult<String> {
         watched(py, |stop| {
             let data = explorer::exported(&self.input, &mut |_, _| going_on(stop))?;
-            Ok(page::one_file(&explore::lesson()?, &data))
+            Ok(page::one_file(&first_lesson()?, &data))
         })
     }
 
@@ -149,8 +174,8 @@ impl Explored {
     fn serve(&self, py: Python<'_>) -> PyResult<Serving> {
         py.detach(|| {
             // One that lives as long as the server.
-            let explorer = Explorer::new(opened(&self.path)?);
-            let lesson = explore::lesson().map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?;
+            let explorer = Explorer::new(self.input.clone());
+            let lesson = first_lesson().map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?;
             let server = Server::new(0, &lesson, Some(explorer)).map_err(PyOSError::new_err)?;
             Ok(Serving { url: server.url(), _running: server.start() })
         })
@@ -166,25 +191,19 @@ pub struct Serving {
     _running: Running,
 }
 
-/// An SVG of [`Explored::map`] as PNG, `scale` pixels for each of its own.
-pub fn png(py: Python<'_>, svg: &str, scale: f32) -> PyResult<Vec<u8>> {
-    py.detach(|| picture::png(svg, scale)).map_err(|error| PyValueError::new_err(error.to_string()))
-}
-
-fn opened(path: &Path) -> PyResult<Input> {
-    explore::recording(path).map_err(|error| match error.downcast::<qkv_io::Error>() {
-        Ok(error) => of_file(error),
-        Err(error) => PyValueError::new_err(format!("{error:#}")),
-    })
+/// An SVG of [`Explored::map`], of so many cells, as PNG.
+pub fn png(py: Python<'_>, svg: &str, cells: (usize, usize)) -> PyResult<Vec<u8>> {
+    let png = py.detach(|| picture::png(svg, picture::png_scale(cells)));
+    png.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 impl Explored {
-    fn place(&self, (layer, head, batch): Numbers) -> PyResult<(&dyn Layer, usize, usize)> {
-        let own = |one: &dyn Layer| one.facts().layer.and_then(|own| i64::try_from(own).ok());
-        let found = self.input.layers.iter().map(|one| &**one).find(|one| own(*one) == Some(layer));
-        let found = found.ok_or_else(|| {
-            PyValueError::new_err(format!("layer: got {layer}, want one that the recording has"))
-        })?;
+    fn place(&self, (layer, head, batch): &Place<'_>) -> PyResult<(&dyn Layer, usize, usize)> {
+        let layer = Given::new("layer", layer);
+        let number = layer.whole()?.and_then(|number| usize::try_from(number).ok());
+        let is_it = |one: &&dyn Layer| number.is_some() && one.facts().layer == number;
+        let found = self.input.layers.iter().map(|one| &**one).find(is_it);
+        let found = found.ok_or_else(|| layer.wrong_value("one that the recording has"))?;
         let facts = found.facts();
         Ok((found, below("head", head, facts.heads)?, below("batch", batch, facts.batches)?))
     }
@@ -222,50 +241,37 @@ fn listed<'py, 't>(
     list.iter().map(dict).collect()
 }
 
-fn shown(of: &str, pool: &str) -> PyResult<Shown> {
-    let wrong = |what: &str, got: &str, wanted: &str| {
-        PyValueError::new_err(format!("{what}: got {got:?}, want {wanted}"))
-    };
-    let of = match of {
-        "mask" => Of::Mask,
-        "scores" => Of::Scores,
-        "scaled" => Of::Scaled,
-        "weights" => Of::Weights,
-        "influence" => Of::Influence,
-        _ => return Err(wrong("of", of, "mask, scores, scaled, weights or influence")),
-    };
-    let pool = match pool {
-        "max" => Pool::Max,
-        "mean" => Pool::Mean,
-        "sum" => Pool::Sum,
-        _ => return Err(wrong("pool", pool, "max, mean or sum")),
-    };
-    Ok(Shown { of, pool })
+fn chosen<T: Copy>(name: &'static str, value: &Any<'_>, choices: &[Choice<T>]) -> PyResult<T> {
+    let given = Given::new(name, value);
+    let wanted = || explorer::listed(choices);
+    let text = value.cast::<PyString>().map_err(|_| given.wrong_type(&wanted()))?;
+    explorer::named(choices, &text.to_cow()?).ok_or_else(|| given.wrong_value(&wanted()))
 }
 
 /// An index that there is.
-fn below(what: &str, index: i64, count: usize) -> PyResult<usize> {
-    let found = usize::try_from(index).ok().filter(|&index| index < count);
-    found.ok_or_else(|| {
-        PyValueError::new_err(match count {
-            0 => format!("{what}: got {index}, but there is none"),
-            _ => format!("{what}: got {index}, want 0 to {}", count - 1),
-        })
+fn below(name: &'static str, value: &Any<'_>, count: usize) -> PyResult<usize> {
+    let given = Given::new(name, value);
+    let found = given.whole()?.and_then(|index| usize::try_from(index).ok()).filter(|&index| index < count);
+    found.ok_or_else(|| match count {
+        0 => given.wrong_value("nothing, since there is none"),
+        _ => given.wrong_value(&format!("0 to {}", count - 1)),
     })
 }
 
-fn positive(what: &str, number: i64) -> PyResult<usize> {
-    let found = usize::try_from(number).ok().filter(|&number| number > 0);
-    found.ok_or_else(|| PyValueError::new_err(format!("{what}: got {number}, want at least 1")))
+fn positive(name: &'static str, value: &Any<'_>) -> PyResult<usize> {
+    let given = Given::new(name, value);
+    let found = usize::try_from(given.integer()?).ok().filter(|&number| number > 0);
+    found.ok_or_else(|| given.wrong_value("at least 1"))
 }
 
-fn range(what: &str, given: Option<(i64, i64)>, length: usize) -> PyResult<Range<usize>> {
-    let Some((start, end)) = given else { return Ok(0..length) };
-    let found = usize::try_from(start).ok().zip(usize::try_from(end).ok());
-    let found = found.filter(|&(start, end)| start < end && end <= length);
-    found.map(|(start, end)| start..end).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "{what}: got ({start}, {end}), want (start, end) within 0 to {length}, end not included"
-        ))
-    })
+fn range(name: &'static str, value: Option<Any<'_>>, length: usize) -> PyResult<Range<usize>> {
+    let Some(value) = value else { return Ok(0..length) };
+    let given = Given::new(name, &value);
+    let (start, end) = value.extract::<(Any<'_>, Any<'_>)>().map_err(|_| given.wrong_type("(start, end)"))?;
+    let [start, end] = [start, end].map(|end| Given::new(name, &end).whole());
+    let found = start?.zip(end?).and_then(|(start, end)| {
+        Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+            .filter(|range| range.start < range.end && range.end <= length)
+    });
+    found.ok_or_else(|| given.wrong_value(&format!("(start, end) within 0 to {length}, end not included")))
 }

@@ -37,7 +37,7 @@ mod _qkv {
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
-    use super::recording::StreamWriter;
+    use super::recording::{ArrayFile, StreamWriter};
 
     use crate::array::with_number;
     use crate::call::{self, Inputs};
@@ -279,34 +279,22 @@ mod _qkv {
         with_number!(inputs.query, T => explain::explain::<T>(&inputs, &options))
     }
 
-    /// The names of a file's arrays, in its order.
-    #[pyfunction]
-    fn array_names(path: PathBuf) -> PyResult<Vec<String>> {
-        recording::array_names(path)
-    }
-
     /// Writes a file, which appears whole or not at all.
     #[pyfunction]
     fn write_file(py: Python<'_>, path: PathBuf, bytes: &[u8]) -> PyResult<()> {
         recording::write_file(py, path, bytes)
     }
 
-    /// An SVG of the package's as PNG, `scale` pixels for each of its own.
+    /// A map of so many cells, drawn as SVG, as PNG.
     #[pyfunction]
-    fn png(py: Python<'_>, svg: &str, scale: f32) -> PyResult<Vec<u8>> {
-        explored::png(py, svg, scale)
+    fn png(py: Python<'_>, svg: &str, rows: usize, columns: usize) -> PyResult<Vec<u8>> {
+        explored::png(py, svg, (rows, columns))
     }
 
     /// Runs the command `qkv` with these arguments, the first its own name, and gives its exit status. Ctrl-C ends the process.
     #[pyfunction]
     fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
         py.detach(|| qkv_cli::run(arguments))
-    }
-
-    /// Copies a file: the copy appears whole or not at all.
-    #[pyfunction]
-    fn copy_file(py: Python<'_>, source: PathBuf, path: PathBuf) -> PyResult<()> {
-        recording::copy_file(py, source, path)
     }
 
     /// The instruction set that calls run on: "avx512", "avx2" or "portable". The environment variable QKV_SIMD forces one; no bit

@@ -299,12 +299,16 @@ pub struct Given<'py> {
 }
 
 impl<'py> Given<'py> {
-    fn wrong_type(&self, wanted: &str) -> PyErr {
+    pub fn new(name: &'static str, value: &Bound<'py, PyAny>) -> Self {
+        Self { name, value: value.clone() }
+    }
+
+    pub fn wrong_type(&self, wanted: &str) -> PyErr {
         let got = type_name(&self.value);
         PyTypeError::new_err(format!("{}: got {got}, want {wanted}", self.name))
     }
 
-    fn wrong_value(&self, wanted: &str) -> PyErr {
+    pub fn wrong_value(&self, wanted: &str) -> PyErr {
         let got = self.value.repr().map(|repr| repr.to_string()).unwrap_or_default();
         PyValueError::new_err(format!("{}: got {got}, want {wanted}", self.name))
     }
@@ -327,10 +331,15 @@ impl<'py> Given<'py> {
         }
     }
 
-    fn integer(&self) -> PyResult<i64> {
+    pub fn integer(&self) -> PyResult<i64> {
+        self.whole()?.ok_or_else(|| self.wrong_value("one of 64 bits"))
+    }
+
+    /// A whole number; none for one that has more than 64 bits.
+    pub fn whole(&self) -> PyResult<Option<i64>> {
         match self.value.extract() {
-            Ok(integer) if !self.value.is_instance_of::<PyBool>() => Ok(integer),
-            Err(_) if self.value.is_instance_of::<PyInt>() => Err(self.wrong_value("one of 64 bits")),
+            Ok(integer) if !self.value.is_instance_of::<PyBool>() => Ok(Some(integer)),
+            Err(_) if self.value.is_instance_of::<PyInt>() => Ok(None),
             _ => Err(self.wrong_type("a whole number")),
         }
     }

@@ -1,5 +1,5 @@
-//! Recordings, as files: arrays that Python hands over one after the other in one `.safetensors` file, the names of those in it, and
-//! copies of it. What they are called and what metadata says is Python's.
+//! Recordings, as files: arrays that Python hands over one after the other in one `.safetensors` file; such a file opened, with the
+//! names of its arrays, and copies of it. What they are called and what metadata says is Python's.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use qkv_io::{ReadOptions, TensorView, WriteOptions};
+use qkv_io::{File, ReadOptions, TensorView, WriteOptions};
 
 use crate::array::with_number;
 use crate::error::of_file;
@@ -66,20 +66,34 @@ fn is_finished() -> PyErr {
     PyRuntimeError::new_err("the file is finished already")
 }
 
-/// The names of a file's arrays, in its order.
-pub fn array_names(path: PathBuf) -> PyResult<Vec<String>> {
-    let bundle = qkv_io::read(path, &ReadOptions::new()).map_err(of_file)?;
-    Ok(bundle.names().map(str::to_string).collect())
+/// A file of arrays that is open: what is done with it is done with what it held then, whatever takes its name.
+#[pyclass(frozen, module = "qkv._qkv")]
+pub struct ArrayFile {
+    pub file: File,
+}
+
+#[pymethods]
+impl ArrayFile {
+    #[new]
+    fn new(path: PathBuf) -> PyResult<Self> {
+        Ok(Self { file: File::open(path).map_err(of_file)? })
+    }
+
+    /// The names of its arrays, in its order.
+    fn names(&self) -> PyResult<Vec<String>> {
+        let bundle = self.file.read(&ReadOptions::new()).map_err(of_file)?;
+        Ok(bundle.names().map(str::to_string).collect())
+    }
+
+    /// Copies it: the copy appears whole or not at all.
+    fn copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        interruptible(py, |options| self.file.copy(path, &options))
+    }
 }
 
 /// Writes a file, which appears whole or not at all.
 pub fn write_file(py: Python<'_>, path: PathBuf, bytes: &[u8]) -> PyResult<()> {
     interruptible(py, |options| qkv_io::write_bytes(path, bytes, &options))
-}
-
-/// Copies a file: the copy appears whole or not at all.
-pub fn copy_file(py: Python<'_>, source: PathBuf, path: PathBuf) -> PyResult<()> {
-    interruptible(py, |options| qkv_io::copy(source, path, &options))
 }
 
 /// Runs work that a signal's handler may interrupt by raising, as Ctrl-C does.

@@ -1,10 +1,14 @@
 """Recordings that are looked at: what is said of them is what their numbers say."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
+import warnings
 
 import numpy as np
 import pytest
@@ -86,7 +90,7 @@ def test_heads_are_all_there_with_their_numbers(recording):
         same = np.array([[a == b for b in TOKENS] for a in TOKENS]) & ~np.eye(LENGTH, dtype=bool)
         want = {
             "entropy": entropy,
-            "keys": np.exp(entropy),
+            "effective_keys": np.exp(entropy),
             "distance": (weights * abs(at[:, None] - at)).sum(1),
             "first": weights[:, 0],
             "self": weights[at, at],
@@ -185,8 +189,12 @@ def test_the_page_is_served_as_long_as_it_lives(recording):
         (lambda one: one.map(0, 4), "head: got 4, want 0 to 3"),
         (lambda one: one.map(0, -1), "head: got -1, want 0 to 3"),
         (lambda one: one.map(0, 0, batch=2), "batch: got 2, want 0 to 1"),
-        (lambda one: one.map(0, 0, of="weight"), 'of: got "weight", want mask, scores, scaled, weights or'),
-        (lambda one: one.map(0, 0, pool="min"), 'pool: got "min", want max, mean or sum'),
+        (lambda one: one.map(0, 0, of="weight"), "of: got 'weight', want mask, scores, scaled, weights or"),
+        (lambda one: one.map(0, 0, pool="min"), "pool: got 'min', want max, mean or sum"),
+        (lambda one: one.map(10**30, 0), "layer: got 1000.*, want one that the recording has"),
+        (lambda one: one.map(0, -(10**30)), "head: got -1000.*, want 0 to 3"),
+        (lambda one: one.map(0, 0, size=10**30), "size: got 1000.*, want one of 64 bits"),
+        (lambda one: one.map(0, 0, keys=(0, 10**30)), r"keys: got \(0, 1000.*\), want \(start, end\) within"),
         (lambda one: one.map(0, 0, size=0), "size: got 0, want at least 1"),
         (lambda one: one.map(0, 0, keys=(3, 3)), r"keys: got \(3, 3\), want \(start, end\) within 0 to 8"),
         (lambda one: one.map(0, 0, queries=(-2, 3)), r"queries: got \(-2, 3\), want"),
@@ -200,6 +208,100 @@ def test_the_page_is_served_as_long_as_it_lives(recording):
 def test_what_there_is_not_is_refused(recording, call, message):
     with pytest.raises(ValueError, match=message):
         call(recording)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda one: one.map("0", 0), "layer: got str, want a whole number"),
+        (lambda one: one.map(0, "first"), "head: got str, want a whole number"),
+        (lambda one: one.map(0, None), "head: got NoneType, want a whole number"),
+        (lambda one: one.map(0, True), "head: got bool, want a whole number"),
+        (lambda one: one.map(0, 0, batch=0.0), "batch: got float, want a whole number"),
+        (lambda one: one.map(0, 0, of=3), "of: got int, want mask, scores, scaled, weights or influence"),
+        (lambda one: one.map(0, 0, pool=None), "pool: got NoneType, want max, mean or sum"),
+        (lambda one: one.map(0, 0, size=8.5), "size: got float, want a whole number"),
+        (lambda one: one.map(0, 0, keys=3), r"keys: got int, want \(start, end\)"),
+        (lambda one: one.map(0, 0, keys=("a", 3)), "keys: got str, want a whole number"),
+        (lambda one: one.top(0, 0, "it"), "query: got str, want a whole number"),
+        (lambda one: one.top(0, 0, key="it"), "key: got str, want a whole number"),
+        (lambda one: one.top(0, 0, 1, count="all"), "count: got str, want a whole number"),
+        (lambda one: one.heads(batch="b"), "batch: got str, want a whole number"),
+        (lambda one: one.heads(first_keys=None), "first_keys: got NoneType, want a whole number"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused(recording, call, message):
+    with pytest.raises(TypeError, match=message):
+        call(recording)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(recording):
+    got = recording.map(np.int64(7), np.uint8(1), queries=(np.int32(0), 3))
+    np.testing.assert_array_equal(got, recording.map(7, 1, queries=(0, 3)))
+
+
+def written(path, names, texts=None, length=5):
+    """A file of arrays that are all alike."""
+    writer = StreamWriter(path)
+    for name in names:
+        writer.push(name, grid((1, 2, length, 8), seed=len(name)))
+    writer.finish(texts or {})
+    return path
+
+
+ONE_LAYER = [f"layers.0.{name}" for name in "qkv"]
+
+
+def test_what_is_odd_is_warned_of(tmp_path):
+    path = written(tmp_path / "odd.safetensors", [*ONE_LAYER, "q", "k", "v"], {"tokens": '["one"]'})
+    recording = qkv.Recording(path)
+    with pytest.warns(UserWarning) as told:
+        recording.heads()
+    assert all(one.filename == __file__ for one in told)
+    told = [str(one.message) for one in told]
+    assert len(told) == 2
+    assert told[0].endswith("has layers, and beside them arrays that are not used: q, k, v")
+    assert "metadata tokens: got 1 list of 1 tokens, want" in told[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recording.top(0, 0, 1)
+
+
+def test_what_was_opened_is_looked_at_and_saved(tmp_path):
+    path = written(tmp_path / "one.safetensors", ONE_LAYER)
+    before = path.read_bytes()
+    recording = qkv.Recording(path)
+    other = written(tmp_path / "other.safetensors", [f"layers.3.{name}" for name in "qkv"], length=7)
+    other.replace(path)
+    assert recording.layers == [0] and recording.map(0, 0).shape == (5, 5)
+    page = recording.view()
+    cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    base = page.open(browser=False)
+    cookies.open(base).read()
+    layers = json.loads(cookies.open(base.split("?")[0] + "api/input").read())["layers"]
+    assert [layer["layer"] for layer in layers] == [0]
+    recording.save(tmp_path / "saved.safetensors")
+    assert (tmp_path / "saved.safetensors").read_bytes() == before
+    assert qkv.Recording(path).layers == [3]
+
+
+@pytest.mark.parametrize("call", [lambda one: one.view().html(), lambda one: one.heads()])
+def test_a_long_head_is_interrupted(tmp_path, call):
+    recording = qkv.Recording(written(tmp_path / "long.safetensors", ONE_LAYER, length=100_000))
+    recording.top(0, 0, 1)
+    # A shell's background jobs are started without one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    try:
+        timer.start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            call(recording)
+        # One head takes far longer.
+        assert time.monotonic() - begin < 5
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_one_of_query_and_key_is_asked_for(recording):

@@ -15,7 +15,7 @@ import torch
 import transformers
 from qkv._masks import PADDING
 from qkv._metadata import metadata_of
-from qkv._qkv import copy_file
+from qkv._qkv import ArrayFile
 from qkv.transformers import record
 from recorded import made, recorded
 from safetensors.torch import save_file
@@ -168,6 +168,7 @@ def test_copying_can_be_interrupted(folder):
     source, path = folder / "source", folder / "copy"
     source.touch()
     os.truncate(source, 2 << 30)
+    file = ArrayFile(source)
 
     def interrupt():
         while os.listdir(folder) == ["source"]:
@@ -180,7 +181,7 @@ def test_copying_can_be_interrupted(folder):
     try:
         with pytest.raises(KeyboardInterrupt):
             thread.start()
-            copy_file(source, path)
+            file.copy(path)
     finally:
         signal.signal(signal.SIGINT, before)
     assert os.listdir(folder) == ["source"]

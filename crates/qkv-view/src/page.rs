@@ -8,7 +8,7 @@ use crate::lesson::Lesson;
 
 /// One file of the page.
 #[derive(Clone, Copy, Debug)]
-pub struct Asset {
+pub(crate) struct Asset {
     /// Its name in the URL.
     pub name: &'static str,
     /// Its text.
@@ -18,7 +18,7 @@ pub struct Asset {
 macro_rules! assets {
     ($($name:literal)*) => {
         /// What the page links to.
-        pub const ASSETS: &[Asset] = &[$(Asset { name: $name, text: include_str!(concat!("../page/", $name)) }),*];
+        const ASSETS: &[Asset] = &[$(Asset { name: $name, text: include_str!(concat!("../page/", $name)) }),*];
     };
 }
 
@@ -54,7 +54,7 @@ impl Asset {
 }
 
 /// The page that is served, with the data that it starts from.
-pub fn index(data: &Value) -> String {
+pub(crate) fn index(data: &Value) -> String {
     // A text may hold `</script>`; JSON can say it otherwise.
     let data = data.to_string().replace('<', "\\u003c");
     INDEX.replacen(DATA, &format!("id=\"data\">{data}<"), 1)

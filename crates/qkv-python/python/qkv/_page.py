@@ -11,8 +11,6 @@ __all__ = ["Page", "Picture"]
 
 # Of the page in a notebook, in CSS pixels.
 HEIGHT = 760
-# Pictures of fewer cells have twice the pixels as PNG.
-SMALL = 512
 
 
 class Picture:
@@ -34,7 +32,7 @@ class Picture:
         if ending == ".svg":
             write_file(path, self.svg.encode())
         elif ending == ".png":
-            write_file(path, bytes(png(self.svg, 2.0 if max(self._cells) < SMALL else 1.0)))
+            write_file(path, bytes(png(self.svg, *self._cells)))
         else:
             raise ValueError(f"path: got {str(path)!r}, want a name that ends in .svg or .png")
 

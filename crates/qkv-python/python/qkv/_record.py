@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import (
@@ -141,8 +142,18 @@ def _recording_forward(
     """As ``qkv_attention_forward``, and records what it is given."""
     # A model that shares its configuration with one that is recorded has none.
     if recorder := _recorders.get(module):
-        recorder.add(module, (query, key, value), attention_mask, kwargs)
+        recorder.add(_Call(module, (query, key, value), attention_mask, kwargs))
     return qkv_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+class _Call(NamedTuple):
+    """What one call of attention is given."""
+
+    module: torch.nn.Module
+    # Queries, keys and values (batch, heads, length, dim).
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    attention_mask: torch.Tensor | None
+    kwargs: dict
 
 
 class _Recorder:
@@ -171,46 +182,34 @@ class _Recorder:
     def end(self, *_) -> None:
         self.state = "after the pass"
 
-    def add(
-        self,
-        module: torch.nn.Module,
-        arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        attention_mask: torch.Tensor | None,
-        kwargs: dict,
-    ) -> None:
-        """Writes the ``(batch, heads, length, dim)`` arrays of one call down."""
+    def add(self, call: _Call) -> None:
+        """Writes the arrays of a call down."""
         if self.state != "in the pass":
             raise RuntimeError(
                 f"record: got attention outside of a pass of the {type(self.model).__name__}, want the model "
                 "itself called, as model(…), or the part that is called recorded"
             )
-        own = getattr(module, "layer_idx", None)
-        call = len(self.numbers)
+        own = getattr(call.module, "layer_idx", None)
+        index = len(self.numbers)
         try:
-            texts, keys = self._described(module, arrays, attention_mask, kwargs)
+            texts, keys = self._described(call)
         except NotImplementedError as error:
-            [name] = (name for name, part in self.model.named_modules() if part is module)
-            layer = call if own is None else own
+            [name] = (name for name, part in self.model.named_modules() if part is call.module)
+            layer = index if own is None else own
             raise NotImplementedError(
                 f"record: layer {layer} ({name}) cannot be recorded: {error}"
             ) from error
-        query, key, value = arrays
+        query, key, value = call.arrays
         for name, array in zip("qkv", (query, key[:, :, :keys], value[:, :, :keys]), strict=True):
-            self.file.push(f"{call}.{name}", array)
+            self.file.push(f"{index}.{name}", array)
         _give_back()
         self.numbers.append(own)
         self.metadata.append(texts)
 
-    def _described(
-        self,
-        module: torch.nn.Module,
-        arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        attention_mask: torch.Tensor | None,
-        kwargs: dict,
-    ) -> tuple[dict[str, str], int]:
+    def _described(self, call: _Call) -> tuple[dict[str, str], int]:
         """The metadata of a call, and how many of its keys are recorded."""
-        query, key, _ = arrays
-        refuse(kwargs.get("dropout", 0.0), [*arrays, attention_mask], kwargs)
+        module, (query, key, _), attention_mask, kwargs = call
+        refuse(kwargs.get("dropout", 0.0), [*call.arrays, attention_mask], kwargs)
         for name, what in (("s_aux", "attention sinks"), ("position_bias", "a bias for each position")):
             if kwargs.get(name) is not None:
                 raise NotImplementedError(f"it has {what} ({name}), which a recording has no place for")

@@ -17,14 +17,16 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qkv._page import Page, Picture
-from qkv._qkv import Explored, array_names, copy_file
+from qkv._qkv import ArrayFile, Explored
 
 __all__ = ["Page", "Picture", "Recording"]
 
@@ -34,7 +36,10 @@ ENDING = ".safetensors"
 class Recording:
     """Queries, keys and values of every layer of one pass of a model, in a file.
 
-    ``Recording(path)`` opens a file that was saved, whose arrays stay on the disk.
+    ``Recording(path)`` opens a file that was saved, whose arrays stay on the disk. It stays the file that was
+    opened if another takes its name, as ``save`` makes it; no other program may change it in place.
+
+    What is odd about its layers is warned of when they are first looked at.
 
     Raises FileNotFoundError or another OSError if it cannot be read, ValueError if it is no recording.
     """
@@ -43,6 +48,7 @@ class Recording:
         self._path = Path(path)
         self._layers: list[int] | None = None
         self._folder: weakref.finalize | None = None
+        self._file: ArrayFile | None = None
         self._explored: Explored | None = None
         self._open()
 
@@ -50,7 +56,7 @@ class Recording:
     def _to_come(cls, path: str | os.PathLike[str] | None) -> "Recording":
         """A recording whose file is not there yet; for None one in a temporary folder."""
         recording = cls.__new__(cls)
-        recording._layers = recording._folder = recording._explored = None
+        recording._layers = recording._folder = recording._file = recording._explored = None
         if path is None:
             folder = tempfile.mkdtemp(prefix="qkv-")
             recording._folder = weakref.finalize(recording, _remove, folder, os.getpid())
@@ -59,7 +65,8 @@ class Recording:
         return recording
 
     def _open(self) -> None:
-        self._layers = _layers(self._path)
+        self._file = ArrayFile(self._path)
+        self._layers = _layers(self._path, self._file.names())
 
     @property
     def path(self) -> Path:
@@ -78,13 +85,14 @@ class Recording:
         """All heads of all layers, a dict for each: what ``pandas.DataFrame`` makes a table of.
 
         ``layer``, ``head``, and means over the queries that attend something: ``entropy`` of the weights in
-        nats, ``keys`` (of exp(entropy)), ``distance`` in positions, and the weight of the ``first`` key (of
-        the first ``first_keys``), of the query's own position (``self``), of the ``previous`` one, of the
-        ``same`` token elsewhere, and of what followed the token earlier (``after``); None where there is no
-        mean or there are no tokens. ``empty`` queries attend nothing, those of ``nan`` have weights that are
-        NaN.
+        nats, ``effective_keys`` (of exp(entropy)), ``distance`` in positions, and the weight of the ``first``
+        key (of the first ``first_keys``), of the query's own position (``self``), of the ``previous`` one, of
+        the ``same`` token elsewhere, and of what followed the token earlier (``after``); None where there is
+        no mean or there are no tokens. ``empty`` queries attend nothing, those of ``nan`` have weights that
+        are NaN.
 
-        Raises ValueError for a batch that there is not. Ctrl-C interrupts.
+        Raises ValueError for a batch that there is not, TypeError for what is no whole number. Ctrl-C
+        interrupts.
         """
         return self._opened().heads(batch, first_keys)
 
@@ -106,7 +114,7 @@ class Recording:
         Of a key: the weight ``received``, from how many ``queries``, and those ``by_weight``.
 
         Raises ValueError for a layer, head, batch, query or key that there is not, TypeError unless one of
-        ``query`` and ``key`` is given.
+        ``query`` and ``key`` is given, or for what is no whole number.
         """
         if (query is None) == (key is None):
             raise TypeError("query, key: want one of them")
@@ -134,35 +142,45 @@ class Recording:
         ``of`` is "mask", "scores", "scaled", "weights" or "influence"; ``pool`` "max" (of scores, the number
         farthest from 0), "mean" or "sum"; ``queries`` and ``keys`` are (start, end), end not included.
 
-        Raises ValueError for what there is not. Ctrl-C interrupts.
+        Raises ValueError for what there is not, TypeError for what is no number, name or pair. Ctrl-C
+        interrupts.
         """
-        numbers, svg = self._opened().map((layer, head, batch), of, pool, size, queries, keys)
-        return Picture(svg, numbers.shape) if picture else numbers
+        place = (layer, head, batch)
+        numbers, svg = self._opened().map(place, of, pool, size, queries, keys, bool(picture))
+        return numbers if svg is None else Picture(svg, numbers.shape)
 
     def view(self) -> Page:
         """The explorer of this recording: a notebook shows it inline, ``open`` opens it in the browser."""
         return Page(self._opened())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the file to ``path``, which ends in ``.safetensors``. The copy appears whole or not at all,
-        and replaces a file of this name.
+        """Copies the file, as it was opened, to ``path``, which ends in ``.safetensors``. The copy appears
+        whole or not at all, and replaces a file of this name.
 
         Raises RuntimeError before the recording is finished, ValueError for another ending, OSError where the
         system refuses.
         """
         self._finished()
-        copy_file(self._path, _checked(path))
+        self._opened_file().copy(_checked(path))
 
     def close(self) -> None:
         """Deletes the file if it is a temporary one, as happens too when the object is collected."""
-        self._explored = None
+        self._file = self._explored = None
         if self._folder is not None:
             self._folder()
+
+    def _opened_file(self) -> ArrayFile:
+        # One that was closed is opened again, if it is still there.
+        if self._file is None:
+            self._file = ArrayFile(self._path)
+        return self._file
 
     def _opened(self) -> Explored:
         self._finished()
         if self._explored is None:
-            self._explored = Explored(self._path)
+            self._explored = Explored(self._opened_file())
+            for warning in self._explored.warnings:
+                warnings.warn(warning, stacklevel=3)
         return self._explored
 
     def _finished(self) -> list[int]:
@@ -184,9 +202,9 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _layers(path: Path) -> list[int]:
+def _layers(path: Path, names: Iterable[str]) -> list[int]:
     """The layers of which a file has queries, keys and values."""
-    names = set(array_names(path))
+    names = set(names)
     found = (re.fullmatch(r"layers\.(\d+)\.q", name) for name in names)
     numbers = (match.group(1) for match in found if match)
     layers = [int(n) for n in numbers if {f"layers.{n}.k", f"layers.{n}.v"} <= names]

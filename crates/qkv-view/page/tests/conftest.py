@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 from command import Served, write_model
+from mock_explorer import Api
 from mock_models import MODELS
+from support import SPIES, WAIT_S, model
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent
@@ -30,10 +32,6 @@ def pytest_addoption(parser):
 def golden(name):
     """What the command printed: `{command, lesson, steps}`, infinities and NaN as numbers."""
     return json.loads((TESTS / f"{name}.json").read_text("utf-8"))
-
-
-def numbers(values):
-    return [[float(x) for x in row] for row in values]
 
 
 def data_element(data):
@@ -208,7 +206,7 @@ def open_page(chromium, server):
             lambda request: request.url.startswith(allowed) or complaints.append(f"request: {request.url}"),
         )
 
-    def opened(fragment="", *, lesson=None, file=None, site=None, init=None, **options):
+    def opened(fragment="", *, lesson=None, file=None, site=None, **options):
         if lesson is not None:
             server.data = {"live": server.data["live"], "lesson": lesson}
         options = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light", **options}
@@ -217,8 +215,8 @@ def open_page(chromium, server):
         if site is not None:
             context.add_cookies(site.cookies)
         page = context.new_page()
-        if init is not None:
-            page.add_init_script(init)
+        page.set_default_timeout(WAIT_S * 1000)
+        page.add_init_script(SPIES)
         address = file.as_uri() if file else (site or server).url
         watch(page, (address, "data:"))
         page.complaints = complaints
@@ -230,3 +228,18 @@ def open_page(chromium, server):
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def explore(open_page, server):
+    """Opens the explorer of a model before the mock; `explore.api` is the server's side."""
+
+    def opened(name, fragment="", *, api=None, data=None, **options):
+        opened.api = api or Api(model(name))
+        server.explorer = opened.api
+        server.data = explorer_data(data or {"live": True})
+        page = open_page(fragment, **{"reduced_motion": "reduce", **options})
+        page.wait_for_selector(".thumbnail:visible, .map-canvas:visible, .notice:visible")
+        return page
+
+    return opened

@@ -105,16 +105,18 @@ class Question:
 class Api:
     """`surveyed` heads and `built` of 100 parts of each map are known, and more with each question.
 
-    `slow`: seconds for a picture.
+    `slow`: seconds for a picture. `hold(path, parameters)` may keep an answer back.
     """
 
     def __init__(self, model, surveyed=None, built=100, slow=0.0):
         self.model, self.surveyed, self.built, self.slow = model, surveyed, built, slow
         self.asked, self.fail = [], {}
+        self.hold = lambda path, parameters: None
         self.lock = threading.Lock()
 
     def answer(self, path, parameters):
         self.asked.append((path, parameters))
+        self.hold(path, parameters)
         try:
             if path in self.fail:
                 raise Refused(*self.fail[path])

@@ -4,7 +4,8 @@ import math
 import re
 
 import pytest
-from conftest import golden, modules, numbers
+from conftest import golden, modules
+from support import numbers
 
 STEPS = ["average", "q", "k", "v", "scores", "scaled", "masked", "weights", "output"]
 # Numbers of JavaScript come as they are, infinities and NaN too.

@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 from command import write_safetensors
 from mock_models import HOSTILE, SPECIAL
-from support import SPY, at, at_head, at_rest, hover, model, pairs, pixel, readout, shown, text
+from support import (
+    at,
+    at_head,
+    at_rest,
+    hover,
+    model,
+    pairs,
+    pixel,
+    quiet,
+    readout,
+    shown,
+    text,
+    walk_over_hits,
+)
 
 
 @pytest.fixture
@@ -73,7 +86,7 @@ def explore(open_page, serve):
     """Opens the explorer of a model's file, as the command serves it."""
 
     def opened(name, fragment="", **options):
-        page = open_page(fragment, site=serve(name), init=SPY, **{"reduced_motion": "reduce", **options})
+        page = open_page(fragment, site=serve(name), **{"reduced_motion": "reduce", **options})
         page.wait_for_selector(".thumbnail:visible, .map-canvas:visible, .notice:visible")
         return page
 
@@ -151,7 +164,7 @@ def test_a_query_and_a_key_are_listed_and_pinned(explore):
     assert page.inner_text(".focus-name") == f"Query 121 {model('text').words[121]}"
     assert_listed(page, answer, "key", "weight")
     page.get_by_role("button", name="by influence").click()
-    page.wait_for_timeout(300)
+    quiet(page)
     assert_listed(page, answer, "key", "influence")
     page.locator(".pair").nth(1).click()
     key = answer["by_influence"][1]["key"]
@@ -159,7 +172,7 @@ def test_a_query_and_a_key_are_listed_and_pinned(explore):
     page.get_by_role("button", name=f"Who looks at key {key}").click()
     page.wait_for_function("() => document.querySelector('.focus-name').textContent.startsWith('Key')")
     answer = model("text").key((2, 3, 0), key, 20)
-    page.wait_for_function(f"() => document.querySelectorAll('.pair').length === {len(answer['by_weight'])}")
+    quiet(page)
     assert_listed(page, answer, "query", "weight")
     told = page.inner_text(".facts")
     assert float(re.search(r"Receives (\S+)", told)[1]) == pytest.approx(answer["received"], abs=6e-5)
@@ -170,14 +183,9 @@ def test_search_and_a_reload_keep_the_place(explore):
     page = explore("text", at_head("q=61", layer=1, head=0))
     page.wait_for_selector(".pair")
     at_rest(page)
-    page.keyboard.press("/")
-    page.keyboard.type("fox")
-    places = [at for at, word in enumerate(model("text").words) if word == "fox"]
-    count = f"() => document.querySelector('.search-count').textContent === '1 of {len(places)}'"
-    page.wait_for_function(count)
-    at_rest(page)
+    walk_over_hits(page, "fox")
     before = page.evaluate("location.hash")
-    assert f"at={places[0]}.5,{places[0]}.5," in before and "&q=61" in before
+    assert "&at=" in before and "&q=61" in before
     page.reload()
     page.wait_for_selector(".pair")
     at_rest(page)
@@ -243,7 +251,7 @@ def export(qkv, tmp_path):
 
 def test_the_exported_explorer_needs_nothing_else(open_page, export, saved, qkv):
     file = export(saved("text"))
-    page = open_page(file=file, offline=True, init=SPY)
+    page = open_page(file=file, offline=True)
     assert all_heads(page).count() == page.locator(".thumbnail").count() == 12
     page.evaluate(f"location.hash = '{at_head('at=121.5,110.5,48&q=121', layer=2, head=3)}'")
     page.wait_for_selector(".pair")
@@ -253,7 +261,7 @@ def test_the_exported_explorer_needs_nothing_else(open_page, export, saved, qkv)
     answer = model("text").query((2, 3, 0), 121, 8)
     assert_listed(page, answer, "key", "weight", relative=6e-4)
     page.get_by_role("button", name="by influence").click()
-    page.wait_for_timeout(300)
+    quiet(page)
     assert_listed(page, answer, "key", "influence", relative=6e-4)
     assert page.inner_text(".focus-name") == f"Query 121 {model('text').words[121]}"
     page.click("#tab-lesson")
@@ -264,7 +272,7 @@ def test_the_exported_explorer_needs_nothing_else(open_page, export, saved, qkv)
 
 
 def test_a_small_exported_page_has_every_number(open_page, export, saved):
-    page = open_page("explorer&head=0&at=6,6,50&q=8", file=export(saved("odd")), offline=True, init=SPY)
+    page = open_page("explorer&head=0&at=6,6,50&q=8", file=export(saved("odd")), offline=True)
     page.wait_for_selector(".pair")
     at_rest(page)
     hover(page, 8, 8)

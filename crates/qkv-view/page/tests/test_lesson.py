@@ -1,8 +1,8 @@
 """The lesson as a person meets it: numbers, pointing, controls, words, the keyboard."""
 
 import pytest
-from conftest import golden, numbers
-from support import PAIRS, at, rows_on, settled, shown, strip, text
+from conftest import golden
+from support import PAIRS, at, numbers, quiet, rows_on, settled, shown, strip, text
 
 
 @pytest.mark.parametrize(("name", "digits"), [("first", 4), ("causal", 2)])
@@ -27,7 +27,7 @@ def test_a_query_lights_up_through_all_steps(open_page):
             f"#matrix-{figure} tbody tr", "(all) => all.map((one) => one.style.getPropertyValue('--weight'))"
         )
         assert shades == [f"{w:.4f}" for w in weights], figure
-        page.wait_for_timeout(300)
+        quiet(page)
         strengths = page.eval_on_selector_all(
             f"#matrix-{figure} tbody tr td:nth-child(2)",
             "(all) => all.map((one) => getComputedStyle(one).opacity)",

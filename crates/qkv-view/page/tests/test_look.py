@@ -2,6 +2,7 @@
 
 import pytest
 from conftest import golden
+from support import quiet
 
 CONTRAST = """(selector) => {
   const canvas = document.createElement('canvas');
@@ -47,7 +48,7 @@ def test_everything_can_be_read(open_page, theme):
         assert page.locator(selector).count() > 0
         assert page.evaluate(CONTRAST, f":is({selector}):not(:disabled)") >= 4.5, selector
     page.click(".heatmap td[data-row='0']")
-    page.wait_for_timeout(300)
+    quiet(page)
     for selector in [".share", ".strip p", ".shaded th"]:
         assert page.evaluate(CONTRAST, selector) >= 4.5, selector
 
@@ -130,7 +131,7 @@ def test_pointing_moves_nothing(open_page):
     before = page.evaluate(places)
     for figure in ["scores", "q", "v"]:
         page.hover(f"#matrix-{figure} td[data-row='1'][data-column='2']")
-        page.wait_for_timeout(200)
+        quiet(page)
         assert page.evaluate(places) == before, figure
 
 
@@ -155,5 +156,5 @@ def test_the_explorer_waits_for_something_to_explore(open_page, server):
     page = open_page("explorer&head=3")
     assert page.is_visible("#tab-explorer") and not page.is_visible("#lesson")
     page.evaluate("location.hash = 'explorer&head=4&scale=0'")
-    page.wait_for_timeout(300)
+    quiet(page)
     assert page.inner_text("#scale-value") != "0" and page.evaluate("location.hash").startswith("#explorer")

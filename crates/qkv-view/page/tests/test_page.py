@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 from conftest import golden, one_file
-from support import PAIRS, at, rows_on, settled, shown, strip, text
+from support import PAIRS, at, quiet, rows_on, settled, shown, strip, text
 
 HOSTILE = ["</script><b>x", "<img src=x onerror=alert(1)>", "שלום", "🦊", ""]
 
@@ -19,7 +19,7 @@ def test_the_url_holds_the_state(open_page):
     page.locator("#matrix-x .word").nth(3).fill("a&b=<c>")
     page.locator("#dimension").fill("24")
     page.click(at("weights", 3, 1))
-    page.wait_for_timeout(500)
+    quiet(page)
     seen = {figure: text(page, figure) for figure in [*PAIRS, "x", "output"]}
     fragment = page.evaluate("location.hash").removeprefix("#")
     assert "scale=1&causal=1&x=" in fragment and "at=s3,1" in fragment and "d=4" in fragment
@@ -92,7 +92,7 @@ def test_the_engine_is_asked_for_new_numbers_only_and_the_newest_first(open_page
     page.locator("#matrix-x .word").nth(0).fill("word")
     page.locator("#dimension").fill("60")
     page.hover(at("q", 0, 0))
-    page.wait_for_timeout(300)
+    quiet(page)
     assert "V[word]" in strip(page) and len(server.asked) == 1
     # While one answer is awaited, all lessons but the last are passed over.
     release = threading.Event()
@@ -101,7 +101,7 @@ def test_the_engine_is_asked_for_new_numbers_only_and_the_newest_first(open_page
         page.locator("#scale").fill(str(position))
     release.set()
     page.wait_for_selector(".chain[aria-busy=false]")
-    page.wait_for_timeout(500)
+    quiet(page)
     assert len(server.asked) == 3
     assert server.asked[-1][1]["scale"] == pytest.approx(55 / 800 * 4 / 3**0.5, abs=1e-4)
 

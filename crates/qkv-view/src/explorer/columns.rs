@@ -8,10 +8,21 @@ use serde_json::{Map, Value, json};
 use super::source::{Failure, Layer, Opening};
 use crate::json::number;
 
-/// The names of the columns. `keys` is the effective number of keys, `self` the weight of the query's own position, `same`
+/// The names of the columns. `effective_keys` are as many as would have the entropy with equal weights, `self` is the weight of the query's own position, `same`
 /// that of the same token elsewhere, `after` that of what followed the token earlier.
 pub const COLUMNS: [&str; 10] =
-    ["entropy", "keys", "distance", "first", "self", "previous", "same", "after", "empty", "nan"];
+    ["entropy", "effective_keys", "distance", "first", "self", "previous", "same", "after", "empty", "nan"];
+
+/// Tokens of queries and of keys as numbers, as [`Tokens::ids`](super::Tokens::ids) has them.
+pub(super) type Ids = (Vec<u32>, Vec<u32>);
+
+/// What a table needs to know of each query; of tokens, if they are known.
+pub(super) fn survey(ids: Option<&Ids>) -> Survey<'_> {
+    match ids {
+        Some((queries, keys)) => Survey::new().tokens(queries, keys),
+        None => Survey::new(),
+    }
+}
 
 /// One number of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,10 +99,7 @@ pub fn surveyed<'l>(
     let mut lines = Vec::new();
     for layer in layers {
         let ids = layer.tokens(batch).ids();
-        let mut survey = Survey::new().first_keys(first_keys);
-        if let Some((queries, keys)) = &ids {
-            survey = survey.tokens(queries, keys);
-        }
+        let survey = survey(ids.as_ref()).first_keys(first_keys);
         for head in 0..layer.facts().heads {
             let before = lines.len() as u64 * STEPS;
             let mut report =
@@ -105,10 +113,11 @@ pub fn surveyed<'l>(
     Ok(lines)
 }
 
-/// A line of the table as JSON.
+/// A line of the page's table as JSON, by the titles that its columns have there.
 pub fn row(layer: Option<usize>, head: usize, entries: &[Entry; COLUMNS.len()]) -> Value {
     let place = [("layer", json!(layer)), ("head", json!(head))];
-    let numbers = COLUMNS.into_iter().zip(entries.iter().map(|entry| entry.json()));
+    let titles = COLUMNS.map(|name| if name == "effective_keys" { "keys" } else { name });
+    let numbers = titles.into_iter().zip(entries.iter().map(|entry| entry.json()));
     place
         .into_iter()
         .chain(numbers)

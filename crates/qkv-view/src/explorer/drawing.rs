@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use ndarray::Array2;
-use qkv::{Map, Pool, Progress};
+use qkv::{Map, Progress};
 
-use super::pyramid::Shown;
+use super::shown::Shown;
 use super::source::{Failure, Head, Layer, Opening};
 use crate::picture::{self, Heatmap};
 use crate::show;
@@ -85,28 +85,5 @@ impl Drawing {
 
     fn cells(&self, cells: (usize, usize)) -> String {
         self.shown.cells(cells, (self.queries.len(), self.keys.len()))
-    }
-}
-
-impl Shown {
-    /// What the cells of a picture stand for, where that is more than one number.
-    pub fn cells(self, cells: (usize, usize), pairs: (usize, usize)) -> String {
-        if cells == pairs {
-            return String::new();
-        }
-        let pooled = match self.pooling() {
-            Pool::Max => "the largest",
-            Pool::Mean => "the mean",
-            Pool::Sum => "the sum",
-            Pool::Farthest => "the number farthest from 0",
-        };
-        let each = |pairs: usize, cells: usize| pairs.div_ceil(cells.max(1));
-        format!(
-            "; {} × {} cells, each {pooled} of up to {} × {} pairs",
-            cells.0,
-            cells.1,
-            each(pairs.0, cells.0),
-            each(pairs.1, cells.1)
-        )
     }
 }

@@ -1,12 +1,16 @@
 //! An input as data for a page that has no server: a map of each head as one picture, its numbers, and as much of each query as a file has
 //! room for. `embedded-source.js` of the page says how it looks.
 
+use std::ops::{ControlFlow, Range};
+
 use ndarray::Array2;
 use qkv::{Error, HeadSurvey, Map, Of, Pool, Progress};
 use serde_json::{Value, json};
 
-use super::pyramid::{Levels, Shown};
+use super::columns::Ids;
+use super::pyramid::Levels;
 use super::ranks::largest;
+use super::shown::Shown;
 use super::source::{Failure, Head, Input, Layer, Opening};
 use super::{columns, scale_json};
 use crate::json::number;
@@ -18,25 +22,31 @@ const MANY: usize = 64;
 const SIDE_OF_MANY: usize = 256;
 /// Keys of each query, by weight and by influence.
 const LISTED: usize = 8;
-/// Of all heads together; more would make the file too large, and then there are none.
-const MOST_LISTED: usize = 1_000_000;
+/// Keys in all such lists together; more would make the file too large, and then there are none.
+const MOST_IN_LISTS: usize = 1_000_000;
 /// Weights that are ranked at a time.
 const PAIRS_AT_A_TIME: usize = 1 << 20;
 /// Numbers of a head that are all in the file.
 const MOST_VALUES: usize = 4096;
+/// What progress counts of each head, and how much of that its passes are: its survey, its map, its lists.
+const STEPS: u64 = 1000;
+const PASSES: [Range<u64>; 3] = [0..400, 400..700, 700..STEPS];
 
-/// All of an input. Progress counts heads.
+/// All of an input. Progress counts thousandths of a head; it may cancel in the middle of one.
 ///
 /// # Errors
 /// As the engine's, and if progress cancelled.
-pub fn exported(input: &Input, progress: &mut Progress<'_>) -> Result<Value, Failure> {
+pub fn exported(
+    input: &Input,
+    progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
+) -> Result<Value, Failure> {
     let batches = input.batches();
     let sizes = input.layers.iter().map(|layer| {
         let heads = layer.facts().heads * batches;
         (heads, heads * layer.facts().len_query)
     });
     let (heads, queries) = sizes.fold((0, 0_usize), |all, one| (all.0 + one.0, all.1.saturating_add(one.1)));
-    let lists = queries.saturating_mul(2 * LISTED) <= MOST_LISTED;
+    let lists = queries.saturating_mul(2 * LISTED) <= MOST_IN_LISTS;
     let side = if heads > MANY { SIDE_OF_MANY } else { SIDE };
     let (mut sets, mut entries): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
     for batch in 0..batches {
@@ -49,11 +59,10 @@ pub fn exported(input: &Input, progress: &mut Progress<'_>) -> Result<Value, Fai
                 sets.push(set);
             }
             for head in 0..layer.facts().heads {
-                if progress(entries.len() as u64, heads as u64).is_break() {
-                    return Err(Error::Cancelled.into());
-                }
-                let exporting = Exporting { layer: &**layer, batch, head, ids: &ids, side, lists };
-                let mut entry = exporting.entry()?;
+                let before = entries.len() as u64 * STEPS;
+                let mut report = |done| progress(before + done, heads as u64 * STEPS);
+                let exporting = Exporting { layer: &**layer, batch, head, ids: ids.as_ref(), side, lists };
+                let mut entry = exporting.entry(&mut report)?;
                 entry["tokens"] = json!(at);
                 entries.push(entry);
             }
@@ -67,28 +76,40 @@ struct Exporting<'e> {
     layer: &'e dyn Layer,
     batch: usize,
     head: usize,
-    ids: &'e Option<(Vec<u32>, Vec<u32>)>,
+    ids: Option<&'e Ids>,
     side: usize,
     lists: bool,
 }
 
+/// Told of the steps of one head that are done.
+type Report<'r> = dyn FnMut(u64) -> ControlFlow<()> + Send + 'r;
+
+/// Progress of one of the passes over a head. What the engine goes over twice is counted once.
+fn of_pass<'r>(
+    report: &'r mut Report<'_>,
+    pass: usize,
+) -> impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'r {
+    let Range { start, end } = PASSES[pass];
+    let mut furthest = start;
+    move |done, total| {
+        furthest = furthest.max(start + (end - start) * done / total.max(1));
+        report(furthest)
+    }
+}
+
 impl Exporting<'_> {
-    fn entry(&self) -> Result<Value, Failure> {
+    fn entry(&self, report: &mut Report<'_>) -> Result<Value, Failure> {
         let whole = Opening { batch: self.batch, head: self.head, ..Opening::default() };
-        let (mut entry, found) = self.layer.see(&whole, |opened| self.of_all(opened))?;
+        let (mut entry, found) = self.layer.see(&whole, |opened| self.of_all(opened, report))?;
         if self.lists {
-            self.add_queries(&mut entry, &found)?;
+            self.add_queries(&mut entry, &found, &mut of_pass(report, 2))?;
         }
         Ok(entry)
     }
 
     /// What takes passes over the whole head.
-    fn of_all(&self, opened: &dyn Head) -> Result<(Value, HeadSurvey), Failure> {
-        let mut survey = qkv::Survey::new();
-        if let Some((queries, keys)) = self.ids {
-            survey = survey.tokens(queries, keys);
-        }
-        let found = opened.survey(&survey, None)?;
+    fn of_all(&self, opened: &dyn Head, report: &mut Report<'_>) -> Result<(Value, HeadSurvey), Failure> {
+        let found = opened.survey(&columns::survey(self.ids), Some(&mut of_pass(report, 0)))?;
         let layer = self.layer.facts().layer;
         let row = columns::entries(&found.summary(), self.ids.is_some());
         let mut entry = json!({
@@ -96,7 +117,7 @@ impl Exporting<'_> {
             "head": self.head,
             "batch": self.batch,
             "row": columns::row(layer, self.head, &row),
-            "map": self.map(opened)?,
+            "map": self.map(opened, &mut of_pass(report, 1))?,
         });
         let (len_query, len_key) = opened.lengths();
         if len_query.saturating_mul(len_key) <= MOST_VALUES {
@@ -106,11 +127,11 @@ impl Exporting<'_> {
         Ok((entry, found))
     }
 
-    fn map(&self, opened: &dyn Head) -> Result<Value, Failure> {
+    fn map(&self, opened: &dyn Head, progress: &mut Progress<'_>) -> Result<Value, Failure> {
         let shown = Shown { of: Of::Weights, pool: Pool::Max };
         let levels = Levels { lengths: opened.lengths() };
         let cell = levels.finest_within(self.side);
-        let cells: Array2<f64> = opened.map(&shown.map(cell), None)?;
+        let cells: Array2<f64> = opened.map(&shown.map(cell), Some(progress))?;
         let scale = picture::colours(shown.of).scale(cells.iter().copied());
         let above = cells.iter().any(|&x| x.is_finite() && x > scale.high());
         let png = picture::cells_png(&cells.view(), &scale);
@@ -118,7 +139,12 @@ impl Exporting<'_> {
     }
 
     /// Each query's numbers, and its keys.
-    fn add_queries(&self, entry: &mut Value, found: &HeadSurvey) -> Result<(), Failure> {
+    fn add_queries(
+        &self,
+        entry: &mut Value,
+        found: &HeadSurvey,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), Failure> {
         let rows = &found.rows;
         entry["mass"] = shorts(rows.iter().map(|row| row.mass));
         entry["entropy"] = shorts(rows.iter().map(|row| row.entropy));
@@ -127,6 +153,9 @@ impl Exporting<'_> {
         let (mut by_weight, mut by_influence) = (Vec::new(), Vec::new());
         let at_a_time = (PAIRS_AT_A_TIME / found.received.len().max(1)).max(1);
         for start in (0..rows.len()).step_by(at_a_time) {
+            if progress(start as u64, rows.len() as u64).is_break() {
+                return Err(Error::Cancelled.into());
+            }
             let queries = Some(start..rows.len().min(start + at_a_time));
             let place = Opening { batch: self.batch, head: self.head, queries, stats: None };
             let cells = |of| Map::new(of).cell(1, 1);

@@ -13,6 +13,7 @@ mod export;
 mod pyramid;
 mod ranks;
 mod shelf;
+mod shown;
 mod source;
 mod turns;
 mod work;
@@ -28,8 +29,8 @@ use serde_json::{Value, json};
 pub use columns::{COLUMNS, Entry, Line, surveyed};
 pub use drawing::Drawing;
 pub use export::exported;
-pub use pyramid::Shown;
 pub use ranks::{KeyRanks, QueryRanks, Ranked};
+pub use shown::{Choice, OF, POOLS, Shown, listed, named};
 pub use source::{Facts, Failure, Head, Input, Layer, Opening, Stats, Tokens};
 
 use crate::json::{nested, number};
@@ -41,8 +42,8 @@ use work::Survey;
 
 /// Rows and columns of numbers that one question may ask for.
 const MOST_CELLS: usize = 64;
-/// Entries of a list that one question may ask for.
-const MOST_LISTED: usize = 1000;
+/// Entries of a ranking that one question may ask for.
+const MOST_RANKED: usize = 1000;
 /// Rows and columns of a thumbnail.
 const THUMBNAIL: usize = 96;
 /// Of pyramids, and of pictures as they were sent.
@@ -67,6 +68,18 @@ pub enum Refusal {
     /// It could not be computed.
     #[error("{0}")]
     Failed(String),
+}
+
+impl Refusal {
+    /// With something more to say of what is wanted.
+    fn wanting(self, more: &str) -> Self {
+        match self {
+            Self::Wrong { what, got, wanted } => {
+                Self::Wrong { what, got, wanted: format!("{more}, {wanted}") }
+            }
+            failed @ Self::Failed(_) => failed,
+        }
+    }
 }
 
 impl From<Failure> for Refusal {
@@ -277,17 +290,21 @@ impl Explorer {
             return Ok(kept.clone());
         }
         let levels = self.levels(place);
-        let wrong = |wanted: String| Refusal::Wrong { what: "tile", got: format!("{level}/{x}/{y}"), wanted };
-        let Some(area) = levels.tile(level, x, y) else {
-            return Err(wrong(format!("one of levels 0 to {}, within the matrix", levels.count() - 1)));
-        };
+        let of_tile =
+            |what, index, count| below(what, index, count).map_err(|wrong| wrong.wanting("that of a tile"));
+        of_tile("level", level, levels.count())?;
+        let (rows, columns) = levels.tiles(level);
+        of_tile("x", x, columns)?;
+        of_tile("y", y, rows)?;
+        let area = levels.tile(level, x, y);
         let scale = picture::colours(shown.of).range(low, high).scale([].into_iter());
         let building = self.building(place, shown);
         let kept = {
             let built = building.ask(true)?;
             let kept = built.pyramid.tile(level, x, y);
             if kept.is_none() && level <= levels.base() {
-                return Err(wrong("one that is built: this one is not yet".to_string()));
+                let wanted = "that of a tile that is built, which this one is not yet".to_string();
+                return Err(Refusal::Wrong { what: "level", got: level.to_string(), wanted });
             }
             kept
         };
@@ -330,7 +347,7 @@ impl Explorer {
         let layer = self.layer_of(place);
         let opening = Opening { queries: Some(query..query + 1), ..place.opening() };
         let _turn = self.turns.question();
-        let ranks = layer.see(&opening, |head| Ok(QueryRanks::new(head, query, count.min(MOST_LISTED))?))?;
+        let ranks = layer.see(&opening, |head| Ok(QueryRanks::new(head, query, count.min(MOST_RANKED))?))?;
         Ok(ranks.json(&layer.tokens(place.batch)))
     }
 
@@ -346,7 +363,7 @@ impl Explorer {
         let opening = Opening { stats: Some(stats), ..place.opening() };
         let _turn = self.turns.question();
         let ranks =
-            layer.see(&opening, |head| Ok(KeyRanks::new(head, key, count.min(MOST_LISTED), None)?))?;
+            layer.see(&opening, |head| Ok(KeyRanks::new(head, key, count.min(MOST_RANKED), None)?))?;
         Ok(Some(ranks.json(&layer.tokens(place.batch))))
     }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use ndarray::{Array2, ArrayView2, s};
 use qkv::{Map, Of, Pool};
 
+use super::shown::Shown;
 use super::source::Stats;
 use super::work::queries_of_piece;
 use crate::picture::{self, Scale};
@@ -24,32 +25,6 @@ const LARGEST_SIDE: usize = 4096;
 
 /// Numbers of the base that are looked at to find colours.
 const SAMPLED: usize = 1 << 20;
-
-/// What is shown, and how it is pooled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shown {
-    /// Which numbers.
-    pub of: Of,
-    /// [`Pool::Max`] of scores is [`Pool::Farthest`].
-    pub pool: Pool,
-}
-
-impl Shown {
-    /// How numbers are pooled: see [`picture::farthest_for_scores`].
-    pub(super) fn pooling(self) -> Pool {
-        picture::farthest_for_scores(self.of, self.pool)
-    }
-
-    /// A map of cells of this length, to be bounded.
-    pub(super) fn map(self, cell: usize) -> Map {
-        Map::new(self.of).pool(self.pooling()).cell(cell, cell)
-    }
-
-    /// Whether its numbers need maxima and sums.
-    pub(super) fn needs_stats(self) -> bool {
-        matches!(self.of, Of::Weights | Of::Influence)
-    }
-}
 
 /// How the levels of a head are cut into cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,17 +48,17 @@ impl Levels {
         1 << (self.count() - 1 - level)
     }
 
-    /// Queries and keys of a tile, if there is one at this place.
-    pub fn tile(self, level: usize, x: usize, y: usize) -> Option<[Range<usize>; 2]> {
-        if level >= self.count() {
-            return None;
-        }
+    /// Rows and columns of tiles that a level has.
+    pub fn tiles(self, level: usize) -> (usize, usize) {
+        let (rows, columns) = self.cells(level);
+        (rows.div_ceil(TILE), columns.div_ceil(TILE))
+    }
+
+    /// Queries and keys of one of its tiles.
+    pub fn tile(self, level: usize, x: usize, y: usize) -> [Range<usize>; 2] {
         let side = TILE * self.cell(level);
-        let range = |at: usize, length: usize| {
-            let start = at.checked_mul(side).filter(|&start| start < length)?;
-            Some(start..length.min(start.saturating_add(side)))
-        };
-        Some([range(y, self.lengths.0)?, range(x, self.lengths.1)?])
+        let range = |at: usize, length: usize| (at * side).min(length)..((at + 1) * side).min(length);
+        [range(y, self.lengths.0), range(x, self.lengths.1)]
     }
 
     /// The level whose cells are kept.
@@ -258,7 +233,7 @@ fn halved(below: ArrayView2<'_, f32>, shown: Shown, levels: Levels, level: usize
     })
 }
 
-/// Numbers that each stand for so many pairs. One that is NaN makes all so.
+/// Numbers that each stand for so many pairs, pooled as [`Pool`] has it.
 fn pooled(numbers: impl Iterator<Item = (f64, f64)>, shown: Shown) -> f64 {
     let most = |larger: fn(f64, f64) -> bool, numbers: &mut dyn Iterator<Item = f64>| {
         let most = numbers.reduce(|a, b| match () {
@@ -275,7 +250,10 @@ fn pooled(numbers: impl Iterator<Item = (f64, f64)>, shown: Shown) -> f64 {
         }
         Pool::Sum => numbers.map(|(x, _)| x).sum(),
         Pool::Max => most(|b, a| b > a, &mut numbers.map(|(x, _)| x)),
-        Pool::Farthest => most(|b, a| b.abs() > a.abs(), &mut numbers.map(|(x, _)| x)),
+        Pool::Farthest => {
+            let is_farther = |b: f64, a: f64| (b.abs(), b) > (a.abs(), a);
+            most(is_farther, &mut numbers.map(|(x, _)| x))
+        }
     }
 }
 
@@ -314,7 +292,7 @@ mod tests {
         let (all_rows, all_columns) = levels.cells(0);
         assert_eq!((all_rows, all_columns), (1, 1));
         for level in 0..levels.count() {
-            let [queries, keys] = levels.tile(level, 0, 0).unwrap();
+            let [queries, keys] = levels.tile(level, 0, 0);
             assert_eq!((queries.start, keys.start), (0, 0));
             let Some(tile) = pyramid.tile(level, 0, 0) else {
                 assert!(level > levels.base());
@@ -345,10 +323,9 @@ mod tests {
     fn tiles_cover_a_level_and_no_more() {
         let levels = Levels { lengths: (1000, 300) };
         assert_eq!((levels.count(), levels.cell(0), levels.cell(10)), (11, 1024, 1));
-        assert_eq!(levels.tile(10, 1, 3), Some([768..1000, 256..300]));
-        assert_eq!((levels.tile(10, 2, 0), levels.tile(10, 0, 4), levels.tile(11, 0, 0)), (None, None, None));
-        assert_eq!(levels.tile(10, usize::MAX, 0), None);
-        assert_eq!(Levels { lengths: (0, 0) }.tile(0, 0, 0), None);
+        assert_eq!(levels.tile(10, 1, 3), [768..1000, 256..300]);
+        assert_eq!((levels.tiles(10), levels.tiles(2), levels.tiles(0)), ((4, 2), (1, 1), (1, 1)));
+        assert_eq!(Levels { lengths: (0, 0) }.tiles(0), (0, 0));
     }
 
     #[test]
@@ -368,6 +345,29 @@ mod tests {
         assert!(pyramid.tile(0, 0, 0).unwrap()[[0, 0]].is_nan());
         assert_eq!(pyramid.tile(1, 0, 0).unwrap()[[0, 0]], f64::from(f32::MAX));
         assert_eq!(pyramid.whole(2).unwrap().dim(), (2, 2));
+    }
+
+    #[test]
+    fn infinities_are_pooled_the_same_in_any_order() {
+        let in_any_order = |numbers: [f64; 3], of, pool| {
+            let pooled =
+                |numbers: [f64; 3]| pooled(numbers.map(|x| (x, 1.0)).into_iter(), Shown { of, pool });
+            let [a, b, c] = numbers;
+            let first = pooled(numbers);
+            for other in [[a, c, b], [b, a, c], [b, c, a], [c, a, b], [c, b, a]] {
+                assert_eq!(pooled(other).to_bits(), first.to_bits(), "{other:?} {of:?} {pool:?}");
+            }
+            first
+        };
+        let infinite = [f64::INFINITY, 1.0, f64::NEG_INFINITY];
+        for of in [Of::Weights, Of::Scores] {
+            assert_eq!(in_any_order(infinite, of, Pool::Max), f64::INFINITY);
+            assert!(in_any_order([f64::INFINITY, f64::NAN, 2.0], of, Pool::Max).is_nan());
+            for pool in [Pool::Mean, Pool::Sum] {
+                assert!(pooled(infinite.map(|x| (x, 1.0)).into_iter(), Shown { of, pool }).is_nan());
+            }
+        }
+        assert_eq!(in_any_order([-2.0, 2.0, 1.0], Of::Scores, Pool::Max), 2.0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ndarray::{Array2, Dimension};
 use qkv::{Call, Element, Error, HeadStats, HeadSurvey, Inspection, Map, Progress, Real, Survey};
@@ -15,12 +16,13 @@ use crate::picture::Axis;
 /// What went wrong, in words.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Something to explore.
+/// Something to explore. Its clones share their layers.
+#[derive(Clone)]
 pub struct Input {
     /// What it is, for the heading.
     pub title: String,
     /// In order, one at least.
-    pub layers: Vec<Box<dyn Layer>>,
+    pub layers: Vec<Arc<dyn Layer>>,
 }
 
 impl Input {

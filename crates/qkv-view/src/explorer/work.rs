@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use qkv::{HeadSummary, QuerySurvey};
 use serde_json::Value;
 
+use super::columns::Ids;
 use super::source::Opening;
 use super::{Building, Explorer, FRESH, Place, columns};
 
@@ -22,11 +23,8 @@ pub(super) struct Survey {
     /// The queries of the next head that were looked at.
     part: Vec<QuerySurvey>,
     /// The tokens of the layer that was looked at last, in numbers.
-    ids: Option<(usize, Ids)>,
+    ids: Option<(usize, Option<Arc<Ids>>)>,
 }
-
-/// Tokens of queries and of keys, if they are known.
-type Ids = Option<Arc<(Vec<u32>, Vec<u32>)>>;
 
 impl Survey {
     pub fn new(batch: usize) -> Self {
@@ -116,10 +114,7 @@ impl Explorer {
         let (len_query, len_key) = (layer.facts().len_query, layer.facts().len_key);
         let queries = done..len_query.min(done + queries_of_piece(len_key));
         let ended = queries.end == len_query;
-        let mut survey = qkv::Survey::new();
-        if let Some(ids) = &ids {
-            survey = survey.tokens(&ids.0, &ids.1);
-        }
+        let survey = columns::survey(ids.as_deref());
         let opening = Opening { queries: Some(queries), ..place.opening() };
         let turn = self.turns.background();
         let found = layer.see(&opening, |head| Ok(head.survey(&survey, None)?));
@@ -138,7 +133,7 @@ impl Explorer {
     }
 
     /// The head that is surveyed, how many of its queries are done, and its tokens.
-    fn next_of_survey(&self, batch: usize) -> Option<(Place, usize, Ids)> {
+    fn next_of_survey(&self, batch: usize) -> Option<(Place, usize, Option<Arc<Ids>>)> {
         let mut state = self.lock();
         let survey = state.surveys.iter_mut().find(|survey| survey.batch == batch)?;
         let mut head = survey.rows.len();

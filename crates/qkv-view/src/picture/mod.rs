@@ -43,6 +43,6 @@ pub use colour::{Colours, Map, Scale};
 pub use heatmap::Heatmap;
 pub use panels::Panels;
 pub(crate) use pixels::uri;
-pub use render::{RenderError, png};
+pub use render::{RenderError, png, png_scale};
 pub use sheet::Sheet;
 pub use shown::{colours, farthest_for_scores, quantity, title};

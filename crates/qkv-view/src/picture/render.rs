@@ -35,6 +35,12 @@ pub enum RenderError {
     },
 }
 
+/// Pixels of a PNG for each of the SVG's own, for one matrix of so many rows and columns: two where they are few.
+pub fn png_scale((rows, columns): (usize, usize)) -> f32 {
+    const FEW: usize = 512;
+    if rows.max(columns) < FEW { 2.0 } else { 1.0 }
+}
+
 /// An SVG of this module as PNG, `scale` pixels for each of its own, on white. A whole `scale` gives each cell the same
 /// size. Letters come from a font within the library, those that it lacks from the machine's fonts, and those that these lack
 /// are boxes. Nothing else is read: images of the SVG must be PNGs within it.

@@ -13,12 +13,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use qkv::{Of, Pool};
+use qkv::Of;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Site, refusal};
-use crate::explorer::{Explorer, Place, Refusal, Shown};
+use crate::explorer::{self, Choice, Explorer, OF, POOLS, Place, Refusal, Shown};
 
 /// How long a map may take to be whole before the page is told how far it is.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -130,24 +130,19 @@ impl Question {
     }
 
     fn shown(&self) -> Result<Shown, Refusal> {
-        let pool = match self.pool.as_deref() {
-            Some("max") => Pool::Max,
-            Some("mean") => Pool::Mean,
-            got => return Err(wrong("pool", got, "max or mean")),
-        };
-        Ok(Shown { of: self.of()?, pool })
+        // Colours of sums would be others at each level.
+        let [max, mean, _] = POOLS;
+        Ok(Shown { of: self.of()?, pool: chosen("pool", self.pool.as_deref(), &[max, mean])? })
     }
 
     fn of(&self) -> Result<Of, Refusal> {
-        Ok(match self.of.as_deref() {
-            Some("mask") => Of::Mask,
-            Some("scores") => Of::Scores,
-            Some("scaled") => Of::Scaled,
-            Some("weights") => Of::Weights,
-            Some("influence") => Of::Influence,
-            got => return Err(wrong("of", got, "mask, scores, scaled, weights or influence")),
-        })
+        chosen("of", self.of.as_deref(), &OF)
     }
+}
+
+fn chosen<T: Copy>(what: &'static str, given: Option<&str>, choices: &[Choice<T>]) -> Result<T, Refusal> {
+    let found = given.and_then(|name| explorer::named(choices, name));
+    found.ok_or_else(|| wrong(what, given, &explorer::listed(choices)))
 }
 
 fn wrong(what: &'static str, got: Option<&str>, wanted: &str) -> Refusal {

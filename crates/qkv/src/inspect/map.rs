@@ -45,7 +45,7 @@ pub enum Pool {
     Mean,
     /// The sum.
     Sum,
-    /// The one farthest from 0, with its sign: for differences, and for scores.
+    /// The one farthest from 0, with its sign, of two equally far ones the positive: for differences, and for scores.
     Farthest,
 }
 
@@ -286,11 +286,8 @@ impl Pool {
                 }
             }
             Self::Farthest => {
-                if b.abs() > a.abs() {
-                    b
-                } else {
-                    a
-                }
+                // Of +∞ and −∞, too, the order of the pairs does not choose.
+                if b.abs() > a.abs() || b.abs() == a.abs() && b > a { b } else { a }
             }
         }
     }
@@ -335,6 +332,21 @@ fn over_keys(numbers: &[[f64; QUERY_BLOCK]], pool: Pool) -> [f64; QUERY_BLOCK] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn infinities_are_pooled_the_same_in_any_order() {
+        let (plus, minus) = (f64::INFINITY, f64::NEG_INFINITY);
+        let pooled = |pool: Pool, numbers: [f64; 3]| {
+            let column = numbers.map(|x| [x; QUERY_BLOCK]);
+            over_keys(&column, pool)[0]
+        };
+        for [a, b, c] in [[plus, 1.0, minus], [minus, 1.0, plus], [1.0, minus, plus], [plus, minus, 1.0]] {
+            assert_eq!((pooled(Pool::Max, [a, b, c]), pooled(Pool::Farthest, [a, b, c])), (plus, plus));
+            assert!(pooled(Pool::Sum, [a, b, c]).is_nan());
+            let with_nan = [Pool::Max, Pool::Farthest, Pool::Sum].map(|pool| pooled(pool, [a, f64::NAN, c]));
+            assert!(with_nan.iter().all(|x| x.is_nan()));
+        }
+    }
 
     #[test]
     fn parts_of_a_range_touch_and_none_is_empty() {
