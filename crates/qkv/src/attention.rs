@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 
 use ndarray::{Array, Array2, ArrayView, ArrayView1, ArrayView2, ArrayViewMut, Dimension, Ix2};
 
-use crate::backward::{self, Backward, ReferenceGradients};
+use crate::backward::{self, Backward, Gradients, ReferenceGradients};
 use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
 use crate::error::Error;
@@ -228,6 +228,40 @@ impl<'a> Attention<'a> {
         output: ArrayViewMut<'_, T, D>,
     ) -> Result<(), Error> {
         self.call(query, key, value).run_into(output).map(drop)
+    }
+
+    /// The gradients of queries, keys and values, from that of the output and what [`Call::run`] returned, which was asked for
+    /// the row statistics. [`Call::backward`] has the other gradients too.
+    ///
+    /// ```
+    /// use ndarray::{Array2, array};
+    /// use qkv::Attention;
+    ///
+    /// let x = array![[1.0f32, 0.0], [0.0, 2.0]];
+    /// let attention = Attention::new();
+    /// let forward = attention.call(x.view(), x.view(), x.view()).row_stats().run()?;
+    /// let ones = Array2::ones((2, 2)); // of the sum of the output
+    /// let gradients = attention.backward(x.view(), x.view(), x.view(), &forward, ones.view())?;
+    /// // Each value counts as often as it is looked at, and the weights of a query sum to 1.
+    /// assert!((gradients.value.unwrap().column(0).sum() - 2.0).abs() < 1e-6);
+    /// # Ok::<(), qkv::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, the row statistics are missing, or there is no memory for a result.
+    pub fn backward<T: Element, D: Dimension>(
+        &self,
+        query: ArrayView<'_, T, D>,
+        key: ArrayView<'_, T, D>,
+        value: ArrayView<'_, T, D>,
+        forward: &AttentionOutput<T, D>,
+        d_output: ArrayView<'_, T, D>,
+    ) -> Result<Gradients<T, D>, Error> {
+        let row_stats = forward.row_stats.as_ref().ok_or_else(|| {
+            Error::value("forward", "no row statistics", "those of each row").mended_by("Call::row_stats")
+        })?;
+        let call = self.call(query, key, value);
+        call.backward(forward.output.view(), row_stats, d_output).query().key().value().run()
     }
 
     /// Every intermediate, named: see [`Trace`]. It takes memory for five matrices of every pair, and computes `q · k` anew

@@ -57,7 +57,7 @@ pub trait Element:
     /// The slice itself, where there is nothing to widen.
     fn as_wide(slice: &[Self]) -> Option<&[Self::Accumulator]>;
 
-    /// An array on its way out: each number as [`leave`](Self::leave) makes it.
+    /// An array on its way out, whose numbers are those of the accumulator type that [`leave`](Self::leave) gives.
     fn narrow(wide: ArrayD<Self::Accumulator>) -> ArrayD<Self>;
 
     /// A finished result on its way out: rounded once, never -0, and every NaN the canonical one.
@@ -148,8 +148,7 @@ macro_rules! real {
                 Some(slice)
             }
 
-            fn narrow(mut wide: ArrayD<Self>) -> ArrayD<Self> {
-                wide.mapv_inplace(Self::leave);
+            fn narrow(wide: ArrayD<Self>) -> ArrayD<Self> {
                 wide
             }
         }

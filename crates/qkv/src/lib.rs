@@ -20,7 +20,7 @@
 //! # Ok::<(), qkv::Error>(())
 //! ```
 //!
-//! Around it: [`Attention::trace`] keeps every intermediate, [`Layer`] makes queries, keys and values of embeddings, and
+//! Around it: [`Attention::backward`] has the gradients, [`Attention::trace`] keeps every intermediate, [`Layer`] makes queries, keys and values of embeddings, and
 //! [`Generator`] draws the numbers that torch draws; [`machine`] measures how fast a call could be at best.
 //!
 //! # One row, one answer

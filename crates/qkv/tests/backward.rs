@@ -1,5 +1,8 @@
 //! Gradients: against differences of the forward pass, and what users of others met.
 
+#[path = "../examples/previous_token.rs"]
+#[allow(dead_code)] // what prints
+mod previous_token;
 mod support;
 
 use std::ops::ControlFlow;
@@ -311,6 +314,13 @@ fn no_schedule_changes_a_bit() {
     }
 }
 
+/// The example as a whole: from where every token is as likely as another to where the one before is all but certain.
+#[test]
+fn a_head_learns_to_copy_the_previous_token() {
+    let losses = previous_token::train(200).unwrap();
+    assert!(losses[0] > 2.0 && losses[199] < 0.1, "{} to {}", losses[0], losses[199]);
+}
+
 #[test]
 fn what_does_not_fit_is_named() {
     let x = Array2::<f32>::ones((3, 4));
@@ -336,6 +346,9 @@ fn what_does_not_fit_is_named() {
             .run(),
     );
     assert!(got.starts_with("key: got shape (3, 3)"), "{got}");
+    let forward = attention.call(x.view(), x.view(), x.view()).run().unwrap();
+    let got = message(attention.backward(x.view(), x.view(), x.view(), &forward, output.view()));
+    assert_eq!(got, "forward: got no row statistics, want those of each row (Call::row_stats)");
     let mut stop = |_: u64, _: u64| ControlFlow::Break(());
     let backward = call().backward(output.view(), &stats, output.view()).query().progress(&mut stop);
     assert_eq!(message(backward.run()), "cancelled");

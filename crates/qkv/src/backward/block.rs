@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::element::Real;
 use crate::forward::{
     Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Products, Role, all_finite, by_panels,
@@ -43,19 +45,23 @@ pub(super) struct Targets<'j, A> {
     pub(super) key: Option<&'j mut [A]>,
     /// `(keys, dim_value)`, shared by the heads.
     pub(super) value: Option<&'j mut [A]>,
-    pub(super) bias: Option<BiasTarget<'j, A>>,
+    pub(super) biases: SmallVec<[BiasTarget<'j, A>; 1]>,
 }
 
-/// `(queries or 1, keys or 1)`, shared by the heads.
+/// Some heads, rows and columns of a bias, whose axes of 1 serve all.
 pub(super) struct BiasTarget<'j, A> {
     pub(super) cells: &'j mut [A],
-    pub(super) serves_all_queries: bool,
-    pub(super) serves_all_keys: bool,
+    /// How far apart two heads are; 0 where one serves all.
+    pub(super) of_head: usize,
+    /// The query and key that the cells begin with.
+    pub(super) first: (usize, usize),
+    /// Rows and columns of the whole matrix.
+    pub(super) dim: (usize, usize),
 }
 
 impl<A> Default for Targets<'_, A> {
     fn default() -> Self {
-        Self { query: None, key: None, value: None, bias: None }
+        Self { query: None, key: None, value: None, biases: SmallVec::new() }
     }
 }
 
@@ -239,8 +245,8 @@ impl<A: Real> Work<'_, '_, A> {
                 let to = &mut to[from * dim..][..rows * dim];
                 terms.simd.run(Sums { numbers, rows: key, to, dim });
             }
-            if let Some(to) = &mut job.to.bias {
-                to.add(terms.simd, &grids.masked, (&job.queries, &job.keys), &tile);
+            for to in &mut job.to.biases {
+                to.add(terms.simd, &grids.masked, block.head - job.heads.start, &tile);
             }
         }
     }
@@ -477,44 +483,52 @@ impl<A: Real> Sums<'_, A> {
         for (result, sum) in sums.into_iter().enumerate() {
             let to = &mut self.to[(at + result) * dim..][column..dim];
             if to.len() >= V::LANES {
-                V::load(to).add(sum).store(to);
+                added(V::load(to), sum).store(to);
             } else {
                 let mut lanes = [A::ZERO; 4 * PADDING];
                 sum.store(&mut lanes);
                 for (to, lane) in to.iter_mut().zip(lanes) {
-                    *to = *to + lane;
+                    *to = added(*to, lane);
                 }
             }
         }
     }
 }
 
+/// A result with a chain more; every NaN is the canonical one.
+#[inline(always)]
+fn added<V: Vector>(result: V, chain: V) -> V {
+    let sum = result.add(chain);
+    sum.if_equal(sum, sum, V::splat(V::Lane::NAN))
+}
+
 impl<A: Real> BiasTarget<'_, A> {
-    /// Adds a tile, `(keys, QUERY_BLOCK)`, of a job of these queries and keys.
-    fn add(&mut self, simd: Simd, grid: &[A], (queries, keys): (&Range<usize>, &Range<usize>), tile: &Tile) {
+    pub(super) fn reborrow(&mut self) -> BiasTarget<'_, A> {
+        BiasTarget { cells: self.cells, ..*self }
+    }
+
+    /// Adds a tile, `(keys, QUERY_BLOCK)`, of one of the heads.
+    fn add(&mut self, simd: Simd, grid: &[A], head: usize, tile: &Tile) {
         let (rows, columns) = (tile.rows.len(), tile.keys.len());
+        let (from_query, from_key) = (tile.rows.start - self.first.0, tile.keys.start - self.first.1);
+        let cells = &mut self.cells[head * self.of_head..];
         let of_row =
             |row: usize| (0..columns).fold(A::ZERO, |sum, column| sum + grid[column * QUERY_BLOCK + row]);
-        let (from_query, from_key) = (tile.rows.start - queries.start, tile.keys.start - keys.start);
-        match (self.serves_all_queries, self.serves_all_keys) {
-            (true, true) => {
-                self.cells[0] = self.cells[0] + (0..rows).fold(A::ZERO, |sum, row| sum + of_row(row));
-            }
-            (true, false) => {
-                for (cell, of_key) in
-                    self.cells[from_key..].iter_mut().zip(grid.chunks(QUERY_BLOCK).take(columns))
-                {
-                    *cell = *cell + of_key[..rows].iter().fold(A::ZERO, |sum, &e| sum + e);
+        match self.dim {
+            (1, 1) => cells[0] = added(cells[0], (0..rows).fold(A::ZERO, |sum, row| sum + of_row(row))),
+            (1, _) => {
+                let of_keys = grid.chunks(QUERY_BLOCK).map(|of_key| &of_key[..rows]);
+                for (cell, of_key) in cells[from_key..][..columns].iter_mut().zip(of_keys) {
+                    *cell = added(*cell, of_key.iter().fold(A::ZERO, |sum, &e| sum + e));
                 }
             }
-            (false, true) => {
-                for (row, cell) in self.cells[from_query..][..rows].iter_mut().enumerate() {
-                    *cell = *cell + of_row(row);
+            (_, 1) => {
+                for (row, cell) in cells[from_query..][..rows].iter_mut().enumerate() {
+                    *cell = added(*cell, of_row(row));
                 }
             }
-            (false, false) => {
-                let width = keys.len();
-                let cells = &mut self.cells[from_query * width + from_key..];
+            (_, width) => {
+                let cells = &mut cells[from_query * width + from_key..];
                 simd.run(AddTransposed { grid, rows, columns, cells, width });
             }
         }
@@ -546,14 +560,14 @@ impl<A: Real> Kernel<A> for AddTransposed<'_, A> {
                 V::transpose(&mut square);
                 for (i, &of_query) in square[..V::LANES].iter().enumerate() {
                     let cells = &mut cells[(row + i) * width + column..][..V::LANES];
-                    V::load(cells).add(of_query).store(cells);
+                    added(V::load(cells), of_query).store(cells);
                 }
             }
         }
         for row in 0..rows {
             for column in if row < whole_rows { whole_columns } else { 0 }..columns {
                 let cell = &mut cells[row * width + column];
-                *cell = *cell + grid[column * QUERY_BLOCK + row];
+                *cell = added(*cell, grid[column * QUERY_BLOCK + row]);
             }
         }
     }

@@ -90,10 +90,13 @@ fn gradients<T: Element>(
     let [query, key, value] = [&problem.query, &problem.key, &problem.value]
         .map(|planes| sharers(batches, |batch| planes.index(batch, 0)));
     let pass = Pass { inputs, deltas };
+    let mut biases: Vec<_> = terms.biases.arrays.iter().zip(&mut results.biases).collect();
     let wants_both = results.query.is_some() && (results.key.is_some() || results.value.is_some());
     let none_shared = [&query, &key, &value].iter().all(|sharers| sharers.len() == batches);
     if wants_both && none_shared && pass.suits_heads() {
-        pass.by_heads(results, progress)?;
+        let (own, shared) = biases.into_iter().partition(|(bias, _)| pass.is_of_one_head(bias));
+        biases = shared;
+        pass.by_heads([&mut results.query, &mut results.key, &mut results.value], own, progress)?;
     } else {
         pass.by_queries(&query, &mut results.query, progress)?;
         if key == value {
@@ -103,7 +106,7 @@ fn gradients<T: Element>(
             pass.by_keys(&value, [&mut None, &mut results.value], progress)?;
         }
     }
-    for (bias, cells) in terms.biases.arrays.iter().zip(&mut results.biases) {
+    for (bias, cells) in biases {
         pass.by_bias(bias, cells, progress)?;
     }
     Ok(())
@@ -163,30 +166,49 @@ impl<'p, A: Real> Pass<'p, A> {
         5 * groups.div_ceil(threads) * threads <= 7 * groups
     }
 
-    /// A task for each group of heads, which no batch shares.
+    /// Whether each head of each batch has a matrix of its own, to which strips of keys can add one after the other.
+    fn is_of_one_head(&self, bias: &BiasPlanes<'_>) -> bool {
+        let batches = sharers(self.terms().batches, |batch| bias.index(batch, 0)).len();
+        batches == self.terms().batches && !self.serves_all_heads(bias) && bias.dim() != (1, 1)
+    }
+
+    fn serves_all_heads(&self, bias: &BiasPlanes<'_>) -> bool {
+        self.terms().heads > 1 && bias.index(0, 0) == bias.index(0, 1)
+    }
+
+    /// A task for each group of heads, which no batch shares, and the biases that are theirs alone.
     fn by_heads(
         &self,
-        results: &mut Results<A>,
+        [query, key, value]: [&mut Option<ArrayD<A>>; 3],
+        biases: Vec<(&BiasPlanes<'_>, &mut ArrayD<A>)>,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error> {
         let terms = self.terms();
         let &Terms { group, len_query, len_key, dim, dim_value, .. } = terms;
         let key_heads = terms.heads / group;
         let groups = terms.batches * key_heads;
-        let [mut query, mut key, mut value] =
-            [&mut results.query, &mut results.key, &mut results.value].map(|result| whole(result));
+        let [mut query, mut key, mut value] = [query, key, value].map(whole);
+        let biases = biases.into_iter().map(|(bias, cells)| (bias.dim(), cells.as_slice_mut()));
+        let mut biases = biases.collect::<Vec<_>>();
         let tasks = (0..groups).map(|at| {
+            let biases = biases.iter_mut().map(|(dim, rest)| {
+                let of_head = dim.0 * dim.1;
+                let cells = take_first(rest, group * of_head).unwrap_or_default();
+                BiasTarget { cells, of_head, first: (0, 0), dim: *dim }
+            });
+            let biases = biases.collect::<SmallVec<[_; 1]>>();
             let query = take_first(&mut query, group * len_query * dim);
-            (at, query, take_first(&mut key, len_key * dim), take_first(&mut value, len_key * dim_value))
+            let key = take_first(&mut key, len_key * dim);
+            (at, query, key, take_first(&mut value, len_key * dim_value), biases)
         });
-        self.each((groups, tasks), progress, |scratch, (at, mut query, mut key, mut value)| {
+        self.each((groups, tasks), progress, |scratch, (at, mut query, mut key, mut value, mut biases)| {
             let heads = at % key_heads * group..(at % key_heads + 1) * group;
             for keys in strips(terms) {
                 let to = Targets {
                     query: query.as_deref_mut(),
                     key: take_first(&mut key, keys.len() * dim),
                     value: take_first(&mut value, keys.len() * dim_value),
-                    bias: None,
+                    biases: biases.iter_mut().map(BiasTarget::reborrow).collect(),
                 };
                 let batches = &[at / key_heads];
                 self.work(scratch, Job { batches, heads: heads.clone(), queries: 0..len_query, keys, to });
@@ -262,36 +284,31 @@ impl<'p, A: Real> Pass<'p, A> {
     ) -> Result<(), Error> {
         let terms = self.terms();
         let &Terms { len_query, len_key, .. } = terms;
-        let (rows, columns) = bias.dim();
-        let (serves_all_queries, serves_all_keys) = (rows == 1, columns == 1);
-        let parts: Vec<(Range<usize>, Range<usize>)> = match (serves_all_queries, serves_all_keys) {
-            (false, _) => {
-                cut(0..len_query, 0, QUERY_BLOCK).map(|(_, queries)| (queries, 0..len_key)).collect()
-            }
-            (true, false) => strips(terms).map(|keys| (0..len_query, keys)).collect(),
-            (true, true) => vec![(0..len_query, 0..len_key)],
+        let dim = bias.dim();
+        let parts: Vec<(Range<usize>, Range<usize>)> = if dim.0 > 1 {
+            cut(0..len_query, 0, QUERY_BLOCK).map(|(_, queries)| (queries, 0..len_key)).collect()
+        } else if dim.1 > 1 {
+            strips(terms).map(|keys| (0..len_query, keys)).collect()
+        } else {
+            vec![(0..len_query, 0..len_key)]
         };
-        let serves_all_heads = terms.heads == 1 || bias.index(0, 0) == bias.index(0, 1);
-        let step = if serves_all_heads { terms.heads } else { 1 };
+        let Some(cells) = cells.as_slice_mut().filter(|cells| !cells.is_empty()) else { return Ok(()) };
+        let mut rest = Some(cells);
+        let step = if self.serves_all_heads(bias) { terms.heads } else { 1 };
         let sharers = sharers(terms.batches, |batch| bias.index(batch, 0));
-        let mut rest = cells.as_slice_mut().filter(|cells| !cells.is_empty());
-        if rest.is_none() {
-            return Ok(());
-        }
         let heads = || (0..terms.heads).step_by(step).map(|head| head..head + step);
         let matrices = sharers.iter().flat_map(|batches| heads().map(move |heads| (batches, heads)));
-        let parts = &parts;
-        let tasks = matrices
-            .flat_map(|(batches, heads)| parts.iter().map(move |part| (batches, heads.clone(), part)));
-        let tasks = tasks.map(|(batches, heads, (queries, keys))| {
-            let extent = |all: bool, range: &Range<usize>| if all { 1 } else { range.len() };
-            let count = extent(serves_all_queries, queries) * extent(serves_all_keys, keys);
+        let tasks = matrices.flat_map(|(batches, heads)| {
+            parts.iter().map(move |(queries, keys)| (batches, heads.clone(), queries, keys))
+        });
+        let tasks = tasks.map(|(batches, heads, queries, keys)| {
+            let count = queries.len().min(dim.0) * keys.len().min(dim.1);
             (batches, heads, queries, keys, take_first(&mut rest, count).unwrap_or_default())
         });
         let total = sharers.len() * heads().count() * parts.len();
         self.each((total, tasks), progress, |scratch, (batches, heads, queries, keys, cells)| {
-            let bias = Some(BiasTarget { cells, serves_all_queries, serves_all_keys });
-            let to = Targets { bias, ..Targets::default() };
+            let bias = BiasTarget { cells, of_head: 0, first: (queries.start, keys.start), dim };
+            let to = Targets { biases: [bias].into_iter().collect(), ..Targets::default() };
             self.work(scratch, Job { batches, heads, queries: queries.clone(), keys: keys.clone(), to });
         })
     }

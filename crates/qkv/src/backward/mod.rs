@@ -212,6 +212,8 @@ impl<'a, T: Element> Returned<'a, T> {
 }
 
 /// The gradients while they are summed up: in the accumulator type, contiguous, of the shape of what they are of.
+///
+/// Numbers are as they may leave: a sum that starts at +0 never is -0, and every NaN that is added becomes the canonical one.
 pub struct Results<A> {
     query: Option<ArrayD<A>>,
     key: Option<ArrayD<A>>,

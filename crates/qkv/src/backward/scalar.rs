@@ -134,7 +134,7 @@ impl<T: Element> Tile<'_, '_, T> {
             };
             let mut add = |query: usize, key: usize, x| {
                 let cell = &mut cells[start + query % rows * columns + key % columns];
-                *cell = *cell + x;
+                *cell = Element::leave(*cell + x);
             };
             // What serves all keys or queries takes the tile's chain.
             let of_row = |query| sum(&mut keys.clone().map(|key| masked(query, key)));
@@ -172,7 +172,7 @@ fn add_chain<'r, T: Element>(
         }
     }
     for (to, sum) in to.iter_mut().zip(chain) {
-        *to = *to + sum;
+        *to = Element::leave(*to + sum);
     }
 }
 
