@@ -35,7 +35,7 @@ pub fn train(steps: usize) -> Result<Vec<f32>, Error> {
     };
     let (tokens, positions) = (draw(TOKENS, DIM, 1.0)?, draw(LEN, DIM, 1.0)?);
     let mut projections =
-        [draw(DIM, DIM, 0.1)?, draw(DIM, DIM, 0.1)?, draw(DIM, DIM, 0.1)?].map(|weight| Learned::new(weight));
+        [draw(DIM, DIM, 0.1)?, draw(DIM, DIM, 0.1)?, draw(DIM, DIM, 0.1)?].map(Learned::new);
     let attention = Attention::new().causal(Alignment::TopLeft);
     let mut losses = Vec::new();
     for step in 1..=steps {
