@@ -55,6 +55,8 @@ pub struct Attention<'a> {
     pub(crate) alibi: Option<Alibi>,
     pub(crate) bias_fns: Vec<&'a dyn BiasFn>,
     pub(crate) sinks: Option<Vec<f64>>,
+    pub(crate) dropout: Option<(f64, u64)>,
+    pub(crate) dropout_offsets: (u64, u64),
     pub(crate) path: Option<Path>,
     pub(crate) simd: Option<Simd>,
     pub(crate) strict: bool,
@@ -162,6 +164,22 @@ impl<'a> Attention<'a> {
     /// One score for each query head that takes part in the softmax without a value; -∞ is none.
     pub fn sinks(mut self, sinks: impl Into<Vec<f64>>) -> Self {
         self.sinks = Some(sinks.into());
+        self
+    }
+
+    /// Leaves each weight out of the output with a probability from 0 to 1, and makes up for it by `1/(1 - probability)`; for learning: there is
+    /// no switch that would turn it off elsewhere. 0 is no dropout, to the bit, and 1 gives zeros.
+    ///
+    /// Which are left out depends on the seed, batch, head, and the positions of query and key, and on nothing else: see
+    /// [`Call::kept`]. Weights and log-sum-exp are those from before.
+    pub fn dropout(mut self, probability: f64, seed: u64) -> Self {
+        self.dropout = Some((probability, seed));
+        self
+    }
+
+    /// What the first batch and head are to dropout, 0 by default: so that a part of a call drops what the whole drops.
+    pub fn dropout_offsets(mut self, batch: u64, head: u64) -> Self {
+        self.dropout_offsets = (batch, head);
         self
     }
 
@@ -495,6 +513,9 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
             return Err(Error::value("sinks", "sinks in a partial", "none").mended_by("give them to merge"));
         }
         let problem = self.problem()?;
+        if problem.terms.dropout.is_some() {
+            return Err(Error::value("dropout", "dropout in a partial", "none"));
+        }
         forward::partial(&problem, self.progress)
     }
 
@@ -539,6 +560,14 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// As [`run`](Self::run).
     pub fn visible(self) -> Result<Array<bool, D>, Error> {
         forward::visible(&self.problem()?)
+    }
+
+    /// Which pairs [dropout](Attention::dropout) keeps, masked ones among them: `(…, heads, len_query, len_key)`. Without dropout, all.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn kept(self) -> Result<Array<bool, D>, Error> {
+        forward::kept(&self.problem()?)
     }
 
     /// Whether the arrays and options fit, without computing anything.

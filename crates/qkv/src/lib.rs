@@ -50,6 +50,7 @@ mod attention;
 mod backward;
 mod bias;
 mod double_double;
+mod dropout;
 mod element;
 mod error;
 mod forward;

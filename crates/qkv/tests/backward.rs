@@ -135,6 +135,7 @@ fn gradients_are_what_differences_say() {
     assert_differences("softcap", shapes, &[], &[], |_, then| {
         then(Attention::new().softcap(0.9).causal(Alignment::TopLeft))
     });
+    assert_differences("dropout", shapes, &[], &[], |_, then| then(Attention::new().dropout(0.4, 6)));
     assert_differences("alibi", shapes, &[], &[], |_, then| {
         then(Attention::new().alibi(Alibi::Paper).scale(1.3))
     });

@@ -33,7 +33,7 @@ const FACTORS: [(&str, usize); 10] = [
     ("shape", SHAPES.len()),
     ("order", 10),
     ("mask", 11),
-    ("extra", 6),
+    ("extra", 8),
     ("data", 4),
     ("threads", 4),
 ];
@@ -525,6 +525,12 @@ impl Options {
             2 => attention.sinks(self.sinks.clone()),
             3 => attention.scale(-0.4),
             4 => attention.scale(0.0).sinks(self.sinks.clone()),
+            5 => attention.dropout(0.3, 42),
+            6 => attention
+                .dropout(0.85, u64::MAX)
+                .dropout_offsets(3, 1 << 33)
+                .softcap(3.0)
+                .sinks(self.sinks.clone()),
             _ => attention.softcap(30.0).scale(0.7).sinks(self.sinks.clone()),
         };
         then(attention);

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::dropout::LeaveOut;
 use crate::element::Real;
 use crate::forward::{
     Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Products, Role, all_finite, by_panels,
@@ -15,7 +16,7 @@ use crate::forward::{
 use crate::problem::{Stage, Terms};
 use crate::simd::math::tanh;
 use crate::simd::{self, Ahead, Kernel, PADDING, Register, Simd, Vector, Vectors, accumulate, by_chains};
-use crate::tile::{QUERY_BLOCK, Sort, TILE, Tile, cut};
+use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// What is read, whatever its type.
 #[derive(Clone, Copy)]
@@ -85,16 +86,19 @@ struct Packed<A> {
 
 /// What is known of each pair of a tile: `(TILE, QUERY_BLOCK)`, 0 where masked.
 struct Grids<A> {
+    /// As they are mixed: without those that are dropped.
     weights: Vec<A>,
     /// The gradients of masked scores.
     masked: Vec<A>,
     /// The gradients of `q · k`.
     products: Vec<A>,
-    /// Which pairs may be attended, where 0 does not say enough.
+    /// Which pairs may be attended, and which of these are mixed, where 0 does not say enough.
     visible: Vec<bool>,
-    /// Of one panel, `(TILE, lanes)`: the gradients of weights, and the slope of the softcap.
+    mixed: Vec<bool>,
+    /// Of one panel, `(TILE, lanes)`: the gradients of weights, the slope of the softcap, and what dropout makes of a weight of 1.
     d_weights: Vec<A>,
     slopes: Vec<A>,
+    factors: Vec<A>,
 }
 
 impl<A: Real> Scratch<A> {
@@ -118,8 +122,10 @@ impl<A: Real> Scratch<A> {
                 masked: zeros(pairs),
                 products: zeros(pairs),
                 visible: vec![false; pairs],
+                mixed: vec![false; pairs],
                 d_weights: zeros(pairs),
                 slopes: zeros(pairs),
+                factors: zeros(pairs),
             },
         }
     }
@@ -203,7 +209,8 @@ impl<A: Real> Work<'_, '_, A> {
             let place = (block.of_key(), tile.keys.clone());
             let value = rows_of_tile(of_value, terms.simd, place, &mut packed.value, terms.dim_value);
             // NaN and ∞ times 0 would be NaN, so where there are such numbers masked pairs are left out.
-            let select = sort == Sort::Mixed && !(block_is_finite && all_finite(key));
+            let some_are_out = sort == Sort::Mixed || terms.dropout.is_some();
+            let select = some_are_out && !(block_is_finite && all_finite(key));
             for first in (0..rows).step_by(P::LANES) {
                 let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
                 let part = part_of(terms, &tile, sort, queries, first);
@@ -224,15 +231,17 @@ impl<A: Real> Work<'_, '_, A> {
             }
             let keys = tile.keys.len();
             let visible = select.then_some(&grids.visible[..]);
-            let of_keys = |numbers| Numbers { numbers, visible, chain: QUERY_BLOCK, step: 1, steps: rows };
+            let of_keys =
+                |numbers, visible| Numbers { numbers, visible, chain: QUERY_BLOCK, step: 1, steps: rows };
             let from = tile.keys.start - job.keys.start;
             if let Some(to) = &mut job.to.value {
-                let (numbers, dim) = (of_keys(&grids.weights), terms.dim_value);
+                let (numbers, dim) =
+                    (of_keys(&grids.weights, select.then_some(&grids.mixed[..])), terms.dim_value);
                 let to = &mut to[from * dim..][..keys * dim];
                 terms.simd.run(Sums { numbers, rows: d_output, to, dim });
             }
             if let Some(to) = &mut job.to.key {
-                let (numbers, dim) = (of_keys(&grids.products), terms.dim);
+                let (numbers, dim) = (of_keys(&grids.products, visible), terms.dim);
                 let to = &mut to[from * dim..][..keys * dim];
                 terms.simd.run(Sums { numbers, rows: query, to, dim });
             }
@@ -327,7 +336,8 @@ impl<A: Real> Grids<A> {
             self.weights[cells.clone()].fill(A::ZERO);
             self.masked[cells.clone()].fill(A::ZERO);
             self.products[cells.clone()].fill(A::ZERO);
-            self.visible[cells].fill(false);
+            self.visible[cells.clone()].fill(false);
+            self.mixed[cells].fill(false);
         }
         if seen.is_empty() {
             return;
@@ -353,6 +363,17 @@ impl<A: Real> Grids<A> {
             lanes: P::LANES,
             to: &mut self.d_weights[..count * P::LANES],
         });
+        if let Some(dropout) = &terms.dropout {
+            let cells = ..count * P::LANES;
+            self.factors[cells].fill(A::from_f64(dropout.factor));
+            terms.simd.run(LeaveOut {
+                dropout,
+                visibility: &terms.visibility,
+                tile: &part.tile,
+                weights: Grid { cells: &mut self.factors[cells], row_step: 1, key_step: P::LANES },
+                scores: &mut [],
+            });
+        }
         // Keys by twos, so that twice as many exponentials overlap.
         let scores = &scores.scores[..count * P::LANES];
         for at in (0..count - count % 2).step_by(2) {
@@ -366,6 +387,13 @@ impl<A: Real> Grids<A> {
                 let cells = &mut self.visible[(seen.start + at) * QUERY_BLOCK + part.first..];
                 for (visible, &s) in cells.iter_mut().zip(scores) {
                     *visible = s != A::NEG_INFINITY;
+                }
+                let mixed = &mut self.mixed[(seen.start + at) * QUERY_BLOCK + part.first..];
+                mixed[..P::LANES].copy_from_slice(&cells[..P::LANES]);
+                if terms.dropout.is_some() {
+                    for (mixed, &factor) in mixed.iter_mut().zip(&self.factors[at * P::LANES..][..P::LANES]) {
+                        *mixed &= factor != A::ZERO;
+                    }
                 }
             }
         }
@@ -387,7 +415,13 @@ impl<A: Real> Grids<A> {
         let weights = weight(scores, [max; KEYS], [sum; KEYS]);
         for key in 0..KEYS {
             let at = (of_tile + key) * QUERY_BLOCK + panel.part.first;
-            let masked = weights[key].mul(d_weights[key].sub(delta));
+            let (mut mixed, mut d_weight) = (weights[key], d_weights[key]);
+            if panel.terms.dropout.is_some() {
+                let factor = P::load(&self.factors[(of_part + key) * P::LANES..]);
+                mixed = factor.if_equal(zero, zero, mixed.mul(factor));
+                d_weight = factor.if_equal(zero, zero, d_weight.mul(factor));
+            }
+            let masked = weights[key].mul(d_weight.sub(delta));
             // Whatever the value of a masked pair is.
             let masked = scores[key].if_equal(none, zero, masked);
             let mut product = masked;
@@ -395,7 +429,7 @@ impl<A: Real> Grids<A> {
                 product = product.mul(P::load(&self.slopes[(of_part + key) * P::LANES..]));
                 product = scores[key].if_equal(none, zero, product);
             }
-            weights[key].store(&mut self.weights[at..]);
+            mixed.store(&mut self.weights[at..]);
             masked.store(&mut self.masked[at..]);
             product.mul(scale).store(&mut self.products[at..]);
         }

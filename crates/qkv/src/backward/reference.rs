@@ -7,7 +7,9 @@ use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::problem::Problem;
 use crate::reference::{Number, Precise, Steps, five_steps};
+use crate::scalar;
 use crate::simd::FloatEnvironment;
+use crate::tile::Pair;
 
 /// One head's gradients by the textbook, and what errors of a result are measured by.
 ///
@@ -86,7 +88,7 @@ impl<T: Element> Head<'_, '_, T> {
         let q = problem.query.get(batch, head);
         let [k, v] = [&problem.key, &problem.value].map(|planes| planes.get(batch, terms.key_head(head)));
         let dot = |a: ArrayView1<'_, T>, b: &mut dyn Iterator<Item = N>| {
-            a.iter().zip(b).fold(N::ZERO, |sum, (&a, b)| sum + number(a) * b)
+            a.iter().zip(b).fold(N::ZERO, |sum, (&a, b)| sum + of(number(a) * b))
         };
         let zeros = |(rows, columns)| Array2::from_elem((rows, columns), N::ZERO);
         let (mut d_query, mut d_key, mut d_value) = (zeros(q.dim()), zeros(k.dim()), zeros(v.dim()));
@@ -99,7 +101,16 @@ impl<T: Element> Head<'_, '_, T> {
             let d_lse = self.d_lse.map_or(0.0, |d_lse| d_lse[query].to_f64());
             let delta = round(less(dot(d_output, &mut output.iter().copied()), N::from_f64(d_lse)));
             for key in (0..terms.len_key).filter(|&key| masked[key].is_some()) {
-                let d_weight = round(dot(d_output, &mut v.row(key).iter().map(|&v| number(v))));
+                let keeps = scalar::keeps(problem, Pair { batch, head, query, key });
+                let factor = match terms.dropout {
+                    Some(dropout) if keeps => N::from_f64(dropout.factor),
+                    None => N::from_f64(1.0),
+                    _ => N::ZERO,
+                };
+                let d_weight = match keeps {
+                    true => round(dot(d_output, &mut v.row(key).iter().map(|&v| number(v))) * factor),
+                    false => N::ZERO,
+                };
                 let masked = round(weights[key] * less(d_weight, delta));
                 let slope = terms.softcap.map_or(N::from_f64(1.0), |cap| {
                     let t = (scaled[key] / N::from_f64(cap)).tanh();
@@ -108,7 +119,9 @@ impl<T: Element> Head<'_, '_, T> {
                 let product = round(of(masked * slope * N::from_f64(terms.scale)));
                 add(&mut d_query, query, k.row(key).iter().map(|&k| product * of(number(k))));
                 add(&mut d_key, key, q.row(query).iter().map(|&q| product * of(number(q))));
-                add(&mut d_value, key, d_output.iter().map(|&d| weights[key] * of(number(d))));
+                if keeps {
+                    add(&mut d_value, key, d_output.iter().map(|&d| weights[key] * factor * of(number(d))));
+                }
                 d_masked[[query, key]] = masked;
             }
             if let Some(sinks) = &terms.sinks

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::{Results, Returned};
 use crate::element::{Element, Real};
 use crate::problem::{Problem, Stage};
-use crate::scalar::{score, weight};
+use crate::scalar::{keeps, score, weight};
 use crate::simd::Vector;
 use crate::simd::math::{exp, tanh};
 use crate::tile::{Pair, QUERY_BLOCK, TILE, cut};
@@ -16,7 +16,8 @@ use crate::tile::{Pair, QUERY_BLOCK, TILE, cut};
 /// What a visible pair hands on.
 #[derive(Clone, Copy)]
 struct Flow<A> {
-    weight: A,
+    /// As it is mixed; none if it is dropped.
+    mixed: Option<A>,
     /// The gradient of the masked score: that of each bias.
     masked: A,
     /// The gradient of `q · k`.
@@ -85,6 +86,14 @@ impl<T: Element> Tile<'_, '_, T> {
         for (&d, &v) in d_output.iter().zip(value) {
             d_weight = d.widen().mul_add(v.widen(), d_weight);
         }
+        let mixed = keeps(self.problem, pair).then(|| match terms.dropout_factor::<T::Accumulator>() {
+            Some(factor) => {
+                d_weight = d_weight * factor;
+                weight * factor
+            }
+            None => weight,
+        });
+        let d_weight = if mixed.is_some() { d_weight } else { T::Accumulator::ZERO };
         let masked = weight * (d_weight - self.deltas[row]);
         let mut product = masked;
         if let Some(cap) = terms.softcap {
@@ -92,7 +101,7 @@ impl<T: Element> Tile<'_, '_, T> {
             let t = tanh(scaled * T::Accumulator::from_f64(1.0 / cap));
             product = product * (-t).mul_add(t, T::Accumulator::ONE);
         }
-        Some(Flow { weight, masked, product: product * T::Accumulator::from_f64(terms.scale) })
+        Some(Flow { mixed, masked, product: product * T::Accumulator::from_f64(terms.scale) })
     }
 
     fn add_to(&self, results: &mut Results<T::Accumulator>) {
@@ -120,7 +129,7 @@ impl<T: Element> Tile<'_, '_, T> {
             for key in keys.clone() {
                 let row = rows_of(d_value, problem.value.index(batch, key_head), key);
                 let from =
-                    |query| Some((at(query, key)?.weight, self.returned.d_output.row(batch, head, query)));
+                    |query| Some((at(query, key)?.mixed?, self.returned.d_output.row(batch, head, query)));
                 add_chain(row, queries.clone().filter_map(from));
             }
         }

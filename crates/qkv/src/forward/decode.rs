@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::{Finish, Target};
+use crate::dropout::{Dropout, LeaveOut};
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
@@ -131,7 +132,7 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
                     states.take_sink(rows, sink);
                 }
             }
-            states.divide::<V>();
+            states.divide::<V>(block.terms.dropout_factor());
         }
         for (rows, target) in rows_of_heads.zip(targets) {
             for (row, from) in rows.enumerate() {
@@ -183,12 +184,16 @@ impl<A: Real> Scratch<A> {
             [Role::Key, Role::Value].map(|role| block.arrays.of(role).memory(block.of_key(), next.clone()));
         self.score::<V>(block, &keys, next_key, next_value.shares(0..1, 2));
         self.weigh::<V>(rows, count);
+        if let Some(dropout) = &block.terms.dropout {
+            self.leave_out(block, dropout, &keys);
+        }
         // Lent for the time of the product.
         let mut packed = std::mem::take(&mut self.value);
         let (of_value, at) = (block.arrays.of(Role::Value), (block.of_key(), keys.clone()));
         let value = rows_of_tile(of_value, block.terms.simd, at, &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
-        if self.sorts.iter().all(|&sort| sort == Sort::Full) || all_finite(value) {
+        let all_count = self.sorts.iter().all(|&sort| sort == Sort::Full) && block.terms.dropout.is_none();
+        if all_count || all_finite(value) {
             self.mix_all::<V>(block, value, next_value.shares(1..2, 2));
         } else {
             for row in 0..rows {
@@ -308,6 +313,21 @@ impl<A: Real> Scratch<A> {
                     *sum = *sum + weights[row * TILE + key];
                 }
             }
+        }
+    }
+
+    /// Takes dropped pairs out of a tile's weights and scores.
+    fn leave_out(&mut self, block: &Block<'_, A>, dropout: &Dropout, keys: &Range<usize>) {
+        let cells_of_head = block.queries.len() * TILE;
+        for (at, head) in block.heads().enumerate() {
+            let cells = at * cells_of_head..(at + 1) * cells_of_head;
+            block.terms.simd.run(LeaveOut {
+                dropout,
+                visibility: &block.terms.visibility,
+                tile: &block.tile(head, keys),
+                weights: Grid { cells: &mut self.weights[cells.clone()], row_step: TILE, key_step: 1 },
+                scores: &mut self.scores[cells],
+            });
         }
     }
 

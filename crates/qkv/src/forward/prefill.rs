@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::{Finish, Target};
+use crate::dropout::{Dropout, LeaveOut};
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
@@ -126,7 +127,7 @@ impl<A: Real> Attend<'_, A> {
             if let Some(sink) = terms.sink(block.head) {
                 states.take_sink(0..rows, sink);
             }
-            states.divide::<P>();
+            states.divide::<P>(terms.dropout_factor());
         }
         for row in 0..rows {
             target.put_row(row, states, row);
@@ -194,7 +195,7 @@ impl<A: Real> Scratch<A> {
         let key = rows_of_tile(arrays.of(Role::Key), terms.simd, at.clone(), &mut keys, dim);
         let value = rows_of_tile(arrays.of(Role::Value), terms.simd, at, &mut values, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
-        let select = sort == Sort::Mixed && !all_finite(value);
+        let select = (sort == Sort::Mixed || terms.dropout.is_some()) && !all_finite(value);
         for first in (0..rows).step_by(P::LANES) {
             let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
             let mut part = Part { tile: block.tile(queries, tile.keys.clone()), sort, first };
@@ -211,6 +212,9 @@ impl<A: Real> Scratch<A> {
             let keys = part.tile.keys.start - tile.keys.start..part.tile.keys.end - tile.keys.start;
             let maxima = self.score::<P>(terms, &part, &key[keys.start * dim..keys.end * dim], Stage::Masked);
             self.weigh(&part, maxima);
+            if let Some(dropout) = &terms.dropout {
+                self.leave_out::<P>(terms, dropout, &part);
+            }
             let value = Values { numbers: &value[keys.start * columns..keys.end * columns], columns };
             self.mix_all::<P>(&part, value, select);
         }
@@ -305,6 +309,19 @@ impl<A: Real> Scratch<A> {
         }
         max.store(&mut self.states.max[part.first..]);
         sums.store(&mut self.states.sum[part.first..]);
+    }
+
+    /// Takes dropped pairs out of a panel's weights and scores.
+    #[inline(always)]
+    fn leave_out<P: Vector<Lane = A>>(&mut self, terms: &Terms<'_>, dropout: &Dropout, part: &Part) {
+        let cells = ..part.tile.keys.len() * P::LANES;
+        terms.simd.run(LeaveOut {
+            dropout,
+            visibility: &terms.visibility,
+            tile: &part.tile,
+            weights: Grid { cells: &mut self.weights[cells], row_step: 1, key_step: P::LANES },
+            scores: &mut self.scores[cells],
+        });
     }
 
     /// The weighted sums of values, for a panel.

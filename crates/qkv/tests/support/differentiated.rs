@@ -126,7 +126,9 @@ impl Sum {
                 largest = largest.max(size);
             }
         }
-        let limit = error_limit::<T>(plain_worst, largest);
+        // A few numbers of the plain steps may be right by luck.
+        let few = if got.len() < 64 { 4.0 * T::EPSILON * largest } else { 0.0 };
+        let limit = error_limit::<T>(plain_worst, largest) + few;
         assert!(
             worst <= limit,
             "{what}: error {worst:e}, plain {plain_worst:e}, limit {limit:e}, {}",
