@@ -319,6 +319,8 @@ fn assert_law<T: Element>(
     let rows: Vec<_> = (0..batches)
         .flat_map(|b| (0..heads).flat_map(move |h| (0..len_query).map(move |i| (b, h, i))))
         .collect();
+    let finite = v.iter().map(|v| v.widen().to_f64().abs()).filter(|v| v.is_finite());
+    let largest_value = finite.fold(0.0f64, f64::max);
     let reference = attention.call(q, k, v).reference(&rows).unwrap();
     let numbers = got.output.iter().map(|y| y.widen().to_f64()).collect::<Vec<_>>();
     let (mut worst, mut plain_worst, mut largest) = (0.0f64, 0.0f64, 0.0f64);
@@ -332,7 +334,13 @@ fn assert_law<T: Element>(
             }
         }
     }
-    let limit = error_limit::<T>(plain_worst, largest);
+    let mut limit = error_limit::<T>(plain_worst, largest);
+    if rows.len() < 64 {
+        // A few rows of the plain steps may be right by luck: what the rounding of scores explains passes too (NUMERICS.md).
+        let largest_score =
+            reference.iter().flat_map(|row| &row.scaled).fold(0.0f64, |max, s| max.max(s.abs()));
+        limit = limit.max(4.0 * T::EPSILON * (1.0 + largest_score) * largest_value);
+    }
     assert!(
         worst <= limit,
         "error {worst:e}, plain {plain_worst:e}, limit {limit:e}, {} of {}",

@@ -114,7 +114,7 @@ impl Sum {
     }
 
     /// `T` is what the arrays of the call are of: its rounding of the output is in every gradient, whatever that leaves in.
-    fn assert_law<T: Element, O: Element>(&self, what: &str, got: ArrayViewD<'_, O>) {
+    fn assert_law<T: Element, O: Element>(&self, what: &str, luck: f64, got: ArrayViewD<'_, O>) {
         let (mut worst, mut plain_worst, mut largest) = (0.0f64, 0.0f64, 0.0f64);
         let [truth, plain, sizes] = &self.0;
         for (((got, &truth), &plain), &size) in got.iter().zip(truth).zip(plain).zip(sizes) {
@@ -126,9 +126,8 @@ impl Sum {
                 largest = largest.max(size);
             }
         }
-        // A few numbers of the plain steps may be right by luck.
-        let few = if got.len() < 64 { 4.0 * T::EPSILON * largest } else { 0.0 };
-        let limit = error_limit::<T>(plain_worst, largest) + few;
+        let luck = if got.len() < 64 { luck.max(4.0 * T::EPSILON) } else { luck };
+        let limit = error_limit::<T>(plain_worst, largest) + luck * largest;
         assert!(
             worst <= limit,
             "{what}: error {worst:e}, plain {plain_worst:e}, limit {limit:e}, {}",
@@ -151,6 +150,7 @@ fn assert_law<T: Element>(
     let biases = got.biases.as_ref().unwrap();
     let mut of_biases: Vec<_> = biases.iter().map(|bias| Sum::new(&two_axes(bias.shape()))).collect();
     let mut sinks = Sum::new(&[heads, 1, 1]);
+    let luck = luck::<T>(attention, [&q, &k, &v], d_output);
     for batch in 0..batch_axes.iter().product() {
         for head in 0..heads {
             let plane = batch * heads + head;
@@ -173,15 +173,45 @@ fn assert_law<T: Element>(
             sinks.add(&[], (batch, head), of_sinks.each_ref());
         }
     }
-    query.assert_law::<T, T>("d_query", got.query.as_ref().unwrap().view());
-    key.assert_law::<T, T>("d_key", got.key.as_ref().unwrap().view());
-    value.assert_law::<T, T>("d_value", got.value.as_ref().unwrap().view());
+    query.assert_law::<T, T>("d_query", luck, got.query.as_ref().unwrap().view());
+    key.assert_law::<T, T>("d_key", luck, got.key.as_ref().unwrap().view());
+    value.assert_law::<T, T>("d_value", luck, got.value.as_ref().unwrap().view());
     for (sum, got) in of_biases.iter().zip(biases) {
-        sum.assert_law::<T, T::Accumulator>("gradient of a bias", got.view());
+        sum.assert_law::<T, T::Accumulator>("gradient of a bias", luck, got.view());
     }
     if let Some(got) = &got.sinks {
-        sinks.assert_law::<T, T::Accumulator>("d_sinks", Array1::from_vec(got.clone()).into_dyn().view());
+        sinks.assert_law::<T, T::Accumulator>(
+            "d_sinks",
+            luck,
+            Array1::from_vec(got.clone()).into_dyn().view(),
+        );
     }
+}
+
+/// A few rows of the plain steps may be right by luck: what the rounding of their scores explains passes too, as a share of what
+/// is summed (NUMERICS.md).
+fn luck<T: Element>(
+    attention: &Attention<'_>,
+    [q, k, v]: [&ArrayViewD<'_, T>; 3],
+    d_output: &ArrayD<T>,
+) -> f64 {
+    let (axes, shape) = (d_output.ndim(), d_output.shape());
+    let batches: usize = shape[..axes - 3].iter().product();
+    let rows: Vec<_> = (0..batches * shape[axes - 3] * shape[axes - 2])
+        .map(|row| {
+            (
+                row / shape[axes - 2] / shape[axes - 3],
+                row / shape[axes - 2] % shape[axes - 3],
+                row % shape[axes - 2],
+            )
+        })
+        .collect();
+    if rows.len() >= 64 {
+        return 0.0;
+    }
+    let reference = attention.call(q.clone(), k.clone(), v.clone()).reference(&rows).unwrap();
+    let largest_score = reference.iter().flat_map(|row| &row.scaled).fold(0.0f64, |max, s| max.max(s.abs()));
+    4.0 * T::EPSILON * (1.0 + largest_score)
 }
 
 /// A bias may be given with fewer axes than a matrix has.
