@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::dropout::LeaveOut;
 use crate::element::Real;
 use crate::forward::{
-    Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Products, Role, all_finite, by_panels,
+    Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Products, Role, all_finite, panel_lanes,
     rows_of_tile, weight,
 };
 use crate::problem::{Stage, Terms};
@@ -92,7 +92,8 @@ struct Grids<A> {
     masked: Vec<A>,
     /// The gradients of `q · k`.
     products: Vec<A>,
-    /// Which pairs may be attended, and which of these are mixed, where 0 does not say enough.
+    /// Whether 0 does not say enough: which pairs may be attended, and which of these are mixed.
+    select: bool,
     visible: Vec<bool>,
     mixed: Vec<bool>,
     /// Of one panel, `(TILE, lanes)`: the gradients of weights, the slope of the softcap, and what dropout makes of a weight of 1.
@@ -121,6 +122,7 @@ impl<A: Real> Scratch<A> {
                 weights: zeros(pairs),
                 masked: zeros(pairs),
                 products: zeros(pairs),
+                select: false,
                 visible: vec![false; pairs],
                 mixed: vec![false; pairs],
                 d_weights: zeros(pairs),
@@ -140,32 +142,22 @@ pub(super) struct Work<'w, 'j, A> {
     pub(super) scratch: &'w mut Scratch<A>,
 }
 
-impl<A: Real> Kernel<A> for Work<'_, '_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Register<Lane = A>>(self) {
-        by_panels!(self.job.queries.len(), V, self);
-    }
-}
-
 impl<A: Real> Work<'_, '_, A> {
-    #[inline(always)]
-    fn by_panels<P: Vector<Lane = A>>(mut self) {
-        let (terms, heads) = (self.inputs.terms, self.job.heads.clone());
+    /// Goes through all pairs of the job.
+    pub(super) fn run(mut self) {
+        let Inputs { terms, arrays, .. } = self.inputs;
+        let lanes = panel_lanes::<A>(terms.simd, self.job.queries.len());
         for &batch in self.job.batches {
-            for head in heads.clone() {
+            for head in self.job.heads.clone() {
                 for (_, queries) in cut(self.job.queries.clone(), 0, QUERY_BLOCK) {
-                    let arrays = self.inputs.arrays;
-                    self.add_block::<P>(&Block { terms, arrays, batch, head, queries });
+                    self.add_block(&Block { terms, arrays, batch, head, queries }, lanes);
                 }
             }
         }
     }
 
     /// Adds what a block gives over all keys of the job.
-    #[inline(always)]
-    fn add_block<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+    fn add_block(&mut self, block: &Block<'_, A>, lanes: usize) {
         let Self { inputs, deltas, job, scratch } = self;
         let (terms, rows, at) = (block.terms, block.queries.len(), (block.batch, block.head));
         let seen = terms.visibility.keys_of_rows(block.batch, &block.queries);
@@ -179,11 +171,11 @@ impl<A: Real> Work<'_, '_, A> {
             return;
         }
         let Scratch { scores, d_output_lanes, packed, grids } = &mut **scratch;
-        scores.load_queries::<P>(block);
-        for first in (0..rows).step_by(P::LANES) {
-            let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
-            let to = &mut d_output_lanes[first * terms.dim_value..][..P::LANES * terms.dim_value];
-            inputs.d_output.columns(terms.simd, at, queries, (to, P::LANES), Ahead::NOTHING);
+        scores.load_queries(block, lanes);
+        for first in (0..rows).step_by(lanes) {
+            let queries = block.queries_of(&(first..rows.min(first + lanes)));
+            let to = &mut d_output_lanes[first * terms.dim_value..][..lanes * terms.dim_value];
+            inputs.d_output.columns(terms.simd, at, queries, (to, lanes), Ahead::NOTHING);
         }
         let start = (block.batch * terms.heads + block.head) * terms.len_query;
         let of_rows = start + block.queries.start..start + block.queries.end;
@@ -205,58 +197,19 @@ impl<A: Real> Work<'_, '_, A> {
             let of_key =
                 |role| Rows { matrices: inputs.arrays.of(role), at: block.of_key(), rows: tile.keys.clone() };
             let key = of_key(Role::Key).vectors(terms, &mut packed.key, terms.dim);
-            let of_value = inputs.arrays.of(Role::Value);
-            let place = (block.of_key(), tile.keys.clone());
+            let (of_value, place) = (inputs.arrays.of(Role::Value), (block.of_key(), tile.keys.clone()));
             let value = rows_of_tile(of_value, terms.simd, place, &mut packed.value, terms.dim_value);
-            // NaN and ∞ times 0 would be NaN, so where there are such numbers masked pairs are left out.
+            // NaN and ∞ times 0 would be NaN, so where there are such numbers pairs that are out are left out.
             let some_are_out = sort == Sort::Mixed || terms.dropout.is_some();
-            let select = some_are_out && !(block_is_finite && all_finite(key));
-            for first in (0..rows).step_by(P::LANES) {
-                let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
+            grids.select = some_are_out && !(block_is_finite && all_finite(key));
+            for first in (0..rows).step_by(lanes) {
+                let queries = block.queries_of(&(first..rows.min(first + lanes)));
                 let part = part_of(terms, &tile, sort, queries, first);
-                let panel = Panel {
-                    terms,
-                    part,
-                    tile: &tile,
-                    key,
-                    value,
-                    d_output: &d_output_lanes[first * terms.dim_value..],
-                    stats: [
-                        P::load(&stats[0][first..]),
-                        P::load(&stats[1][first..]),
-                        P::load(&stats[2][first..]),
-                    ],
-                };
-                grids.fill(scores, &panel, select);
+                let d_output = &d_output_lanes[first * terms.dim_value..];
+                let stats = stats.each_ref().map(|stats| &stats[first..]);
+                grids.fill(scores, &Panel { terms, part, tile: &tile, lanes, key, value, d_output, stats });
             }
-            let keys = tile.keys.len();
-            let visible = select.then_some(&grids.visible[..]);
-            let of_keys =
-                |numbers, visible| Numbers { numbers, visible, chain: QUERY_BLOCK, step: 1, steps: rows };
-            let from = tile.keys.start - job.keys.start;
-            if let Some(to) = &mut job.to.value {
-                let (numbers, dim) =
-                    (of_keys(&grids.weights, select.then_some(&grids.mixed[..])), terms.dim_value);
-                let to = &mut to[from * dim..][..keys * dim];
-                terms.simd.run(Sums { numbers, rows: d_output, to, dim });
-            }
-            if let Some(to) = &mut job.to.key {
-                let (numbers, dim) = (of_keys(&grids.products, visible), terms.dim);
-                let to = &mut to[from * dim..][..keys * dim];
-                terms.simd.run(Sums { numbers, rows: query, to, dim });
-            }
-            if let Some(to) = &mut job.to.query {
-                let dim = terms.dim;
-                let numbers = &grids.products[..];
-                let numbers = Numbers { numbers, visible, chain: 1, step: QUERY_BLOCK, steps: keys };
-                let before = (block.head - job.heads.start) * job.queries.len();
-                let from = before + block.queries.start - job.queries.start;
-                let to = &mut to[from * dim..][..rows * dim];
-                terms.simd.run(Sums { numbers, rows: key, to, dim });
-            }
-            for to in &mut job.to.biases {
-                to.add(terms.simd, &grids.masked, block.head - job.heads.start, &tile);
-            }
+            grids.add_to(job, block, &tile, Summed { query, key, d_output });
         }
     }
 }
@@ -303,135 +256,208 @@ fn part_of(terms: &Terms<'_>, tile: &Tile, sort: Sort, queries: Range<usize>, fi
 }
 
 /// The queries of one panel against a tile.
-struct Panel<'p, P: Vector> {
+struct Panel<'p, A> {
     terms: &'p Terms<'p>,
     /// What these queries may see of the tile.
     part: Part,
     tile: &'p Tile,
+    lanes: usize,
     /// The tile's, `(keys, dim)` and `(keys, dim_value)`.
-    key: &'p [P::Lane],
-    value: &'p [P::Lane],
+    key: &'p [A],
+    value: &'p [A],
     /// `(dim_value, lanes)`
-    d_output: &'p [P::Lane],
-    /// Maximum, sum and delta.
-    stats: [P; 3],
+    d_output: &'p [A],
+    /// Maximum, sum and delta of each query.
+    stats: [&'p [A]; 3],
+}
+
+/// Rows that are summed up, to be read by whole vectors: of a block queries and `d_output`, of a tile keys.
+struct Summed<'r, A> {
+    query: &'r [A],
+    key: &'r [A],
+    d_output: &'r [A],
 }
 
 impl<A: Real> Grids<A> {
     /// Fills the columns of a panel.
-    #[inline(always)]
-    fn fill<P: Vector<Lane = A>>(
-        &mut self,
-        scores: &mut PrefillScratch<A>,
-        panel: &Panel<'_, P>,
-        select: bool,
-    ) {
-        let Panel { terms, part, tile, key, .. } = panel;
+    fn fill(&mut self, scores: &mut PrefillScratch<A>, panel: &Panel<'_, A>) {
+        let Panel { terms, part, tile, lanes, .. } = panel;
         let seen = match part.sort {
             Sort::Empty => 0..0,
             _ => part.tile.keys.start - tile.keys.start..part.tile.keys.end - tile.keys.start,
         };
         for key in (0..seen.start).chain(seen.end..tile.keys.len()) {
-            let cells = key * QUERY_BLOCK + part.first..key * QUERY_BLOCK + part.first + P::LANES;
-            self.weights[cells.clone()].fill(A::ZERO);
-            self.masked[cells.clone()].fill(A::ZERO);
-            self.products[cells.clone()].fill(A::ZERO);
+            let cells = key * QUERY_BLOCK + part.first..key * QUERY_BLOCK + part.first + lanes;
+            for numbers in [&mut self.weights, &mut self.masked, &mut self.products] {
+                numbers[cells.clone()].fill(A::ZERO);
+            }
             self.visible[cells.clone()].fill(false);
             self.mixed[cells].fill(false);
         }
         if seen.is_empty() {
             return;
         }
-        let (key, count) = (&key[seen.start * terms.dim..seen.end * terms.dim], seen.len());
+        let key = &panel.key[seen.start * terms.dim..seen.end * terms.dim];
+        let cells = ..seen.len() * lanes;
         if let Some(cap) = terms.softcap {
-            scores.score_apart(terms, part, key, Stage::Scaled, P::LANES);
-            let inverse = P::splat(A::from_f64(1.0 / cap));
-            let cells = scores.scores.chunks_exact(P::LANES).zip(self.slopes.chunks_exact_mut(P::LANES));
-            for (scaled, slope) in cells.take(count) {
-                let t = tanh(P::load(scaled).mul(inverse));
-                P::splat(A::ZERO).sub(t).mul_add(t, P::splat(A::ONE)).store(slope);
-            }
+            scores.score_apart(terms, part, key, Stage::Scaled, *lanes);
+            terms.simd.run(Slopes { cap, scaled: &scores.scores[cells], to: &mut self.slopes[cells] });
         }
-        scores.score_apart(terms, part, key, Stage::Masked, P::LANES);
-        let dim = terms.dim_value;
+        scores.score_apart(terms, part, key, Stage::Masked, *lanes);
         terms.simd.run(Products {
             query: panel.d_output,
-            key: &panel.value[seen.start * dim..seen.end * dim],
-            dim,
+            key: &panel.value[seen.start * terms.dim_value..seen.end * terms.dim_value],
+            dim: terms.dim_value,
             terms,
             stage: Stage::Raw,
-            lanes: P::LANES,
-            to: &mut self.d_weights[..count * P::LANES],
+            lanes: *lanes,
+            to: &mut self.d_weights[cells],
         });
         if let Some(dropout) = &terms.dropout {
-            let cells = ..count * P::LANES;
             self.factors[cells].fill(A::from_f64(dropout.factor));
             terms.simd.run(LeaveOut {
                 dropout,
                 visibility: &terms.visibility,
                 tile: &part.tile,
-                weights: Grid { cells: &mut self.factors[cells], row_step: 1, key_step: P::LANES },
+                weights: Grid { cells: &mut self.factors[cells], row_step: 1, key_step: *lanes },
                 scores: &mut [],
             });
         }
-        // Keys by twos, so that twice as many exponentials overlap.
-        let scores = &scores.scores[..count * P::LANES];
-        for at in (0..count - count % 2).step_by(2) {
-            self.flow::<P, 2>(panel, scores, (at, seen.start + at));
+        let scores = &scores.scores[cells];
+        if self.select {
+            for (at, &s) in scores.iter().enumerate() {
+                let cell = (seen.start + at / lanes) * QUERY_BLOCK + part.first + at % lanes;
+                self.visible[cell] = s != A::NEG_INFINITY;
+                self.mixed[cell] =
+                    self.visible[cell] && (terms.dropout.is_none() || self.factors[at] != A::ZERO);
+            }
         }
-        if count % 2 == 1 {
-            self.flow::<P, 1>(panel, scores, (count - 1, seen.end - 1));
+        let first_cell = seen.start * QUERY_BLOCK + part.first;
+        terms.simd.run(Flow { terms, lanes: *lanes, scores, stats: panel.stats, first_cell, grids: self });
+    }
+
+    /// Adds a tile to all that its job has to fill.
+    fn add_to(&self, job: &mut Job<'_, A>, block: &Block<'_, A>, tile: &Tile, rows: Summed<'_, A>) {
+        let terms = block.terms;
+        let (dim, dim_value, keys, queries) =
+            (terms.dim, terms.dim_value, tile.keys.len(), block.queries.len());
+        let of_keys =
+            |numbers, within| Numbers { numbers, within, chain: QUERY_BLOCK, step: 1, steps: queries };
+        let visible = self.select.then_some(&self.visible[..]);
+        let from = tile.keys.start - job.keys.start;
+        if let Some(to) = &mut job.to.value {
+            let numbers = of_keys(&self.weights[..], self.select.then_some(&self.mixed[..]));
+            let to = &mut to[from * dim_value..][..keys * dim_value];
+            terms.simd.run(Sums { numbers, rows: rows.d_output, to, dim: dim_value });
         }
-        if select {
-            for (at, scores) in scores.chunks_exact(P::LANES).enumerate() {
-                let cells = &mut self.visible[(seen.start + at) * QUERY_BLOCK + part.first..];
-                for (visible, &s) in cells.iter_mut().zip(scores) {
-                    *visible = s != A::NEG_INFINITY;
-                }
-                let mixed = &mut self.mixed[(seen.start + at) * QUERY_BLOCK + part.first..];
-                mixed[..P::LANES].copy_from_slice(&cells[..P::LANES]);
-                if terms.dropout.is_some() {
-                    for (mixed, &factor) in mixed.iter_mut().zip(&self.factors[at * P::LANES..][..P::LANES]) {
-                        *mixed &= factor != A::ZERO;
-                    }
-                }
+        if let Some(to) = &mut job.to.key {
+            let numbers = of_keys(&self.products[..], visible);
+            let to = &mut to[from * dim..][..keys * dim];
+            terms.simd.run(Sums { numbers, rows: rows.query, to, dim });
+        }
+        if let Some(to) = &mut job.to.query {
+            let numbers = Numbers {
+                numbers: &self.products,
+                within: visible,
+                chain: 1,
+                step: QUERY_BLOCK,
+                steps: keys,
+            };
+            let before = (block.head - job.heads.start) * job.queries.len();
+            let from = before + block.queries.start - job.queries.start;
+            let to = &mut to[from * dim..][..queries * dim];
+            terms.simd.run(Sums { numbers, rows: rows.key, to, dim });
+        }
+        for to in &mut job.to.biases {
+            to.add(terms.simd, &self.masked, block.head - job.heads.start, tile);
+        }
+    }
+}
+
+/// `1 - tanh²` of scaled scores: the slope of the softcap.
+struct Slopes<'s, A> {
+    cap: f64,
+    scaled: &'s [A],
+    to: &'s mut [A],
+}
+
+impl<A: Real> Kernel<A> for Slopes<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        let (inverse, zero, one) =
+            (V::splat(A::from_f64(1.0 / self.cap)), V::splat(A::ZERO), V::splat(A::ONE));
+        for (scaled, slope) in self.scaled.chunks_exact(V::LANES).zip(self.to.chunks_exact_mut(V::LANES)) {
+            let t = tanh(V::load(scaled).mul(inverse));
+            zero.sub(t).mul_add(t, one).store(slope);
+        }
+    }
+}
+
+/// From the scores of a panel and the gradients of its weights to all else that is known of its pairs.
+struct Flow<'f, A> {
+    terms: &'f Terms<'f>,
+    lanes: usize,
+    /// `(keys, lanes)`
+    scores: &'f [A],
+    stats: [&'f [A]; 3],
+    /// Of the first pair in the grids.
+    first_cell: usize,
+    grids: &'f mut Grids<A>,
+}
+
+impl<A: Real> Kernel<A> for Flow<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(mut self) {
+        /// Keys whose exponentials overlap.
+        const KEYS: usize = 4;
+        let keys = self.scores.len() / self.lanes;
+        for lane in (0..self.lanes).step_by(V::LANES) {
+            for key in (0..keys / KEYS * KEYS).step_by(KEYS) {
+                self.keys::<V, KEYS>(key, lane);
+            }
+            for key in keys / KEYS * KEYS..keys {
+                self.keys::<V, 1>(key, lane);
             }
         }
     }
+}
 
-    /// From the scores and the gradients of weights to all that is known of some keys; the first of them in the part and in the tile.
+impl<A: Real> Flow<'_, A> {
     #[inline(always)]
-    fn flow<P: Vector<Lane = A>, const KEYS: usize>(
-        &mut self,
-        panel: &Panel<'_, P>,
-        scores: &[A],
-        (of_part, of_tile): (usize, usize),
-    ) {
-        let [max, sum, delta] = panel.stats;
-        let (none, zero) = (P::splat(A::NEG_INFINITY), P::splat(A::ZERO));
-        let scale = P::splat(A::from_f64(panel.terms.scale));
-        let scores = <[P; KEYS]>::load(&scores[of_part * P::LANES..]);
-        let d_weights = <[P; KEYS]>::load(&self.d_weights[of_part * P::LANES..]);
-        let weights = weight(scores, [max; KEYS], [sum; KEYS]);
+    fn keys<V: Vector<Lane = A>, const KEYS: usize>(&mut self, first: usize, lane: usize) {
+        let Self { terms, lanes, scores, stats: [max, sum, delta], first_cell, grids } = self;
+        let [max, sum, delta] = [V::load(&max[lane..]), V::load(&sum[lane..]), V::load(&delta[lane..])];
+        let (none, zero) = (V::splat(A::NEG_INFINITY), V::splat(A::ZERO));
+        let scale = V::splat(A::from_f64(terms.scale));
+        let mut of_keys = [none; KEYS];
+        for (key, s) in of_keys.iter_mut().enumerate() {
+            *s = V::load(&scores[(first + key) * *lanes + lane..]);
+        }
+        let weights = weight(of_keys, [max; KEYS], [sum; KEYS]);
         for key in 0..KEYS {
-            let at = (of_tile + key) * QUERY_BLOCK + panel.part.first;
-            let (mut mixed, mut d_weight) = (weights[key], d_weights[key]);
-            if panel.terms.dropout.is_some() {
-                let factor = P::load(&self.factors[(of_part + key) * P::LANES..]);
+            let of_panel = (first + key) * *lanes + lane;
+            let cell = *first_cell + (first + key) * QUERY_BLOCK + lane;
+            let (mut mixed, mut d_weight) = (weights[key], V::load(&grids.d_weights[of_panel..]));
+            if terms.dropout.is_some() {
+                let factor = V::load(&grids.factors[of_panel..]);
                 mixed = factor.if_equal(zero, zero, mixed.mul(factor));
                 d_weight = factor.if_equal(zero, zero, d_weight.mul(factor));
             }
             let masked = weights[key].mul(d_weight.sub(delta));
             // Whatever the value of a masked pair is.
-            let masked = scores[key].if_equal(none, zero, masked);
+            let masked = of_keys[key].if_equal(none, zero, masked);
             let mut product = masked;
-            if panel.terms.softcap.is_some() {
-                product = product.mul(P::load(&self.slopes[(of_part + key) * P::LANES..]));
-                product = scores[key].if_equal(none, zero, product);
+            if terms.softcap.is_some() {
+                product = product.mul(V::load(&grids.slopes[of_panel..]));
+                product = of_keys[key].if_equal(none, zero, product);
             }
-            mixed.store(&mut self.weights[at..]);
-            masked.store(&mut self.masked[at..]);
-            product.mul(scale).store(&mut self.products[at..]);
+            mixed.store(&mut grids.weights[cell..]);
+            masked.store(&mut grids.masked[cell..]);
+            product.mul(scale).store(&mut grids.products[cell..]);
         }
     }
 }
@@ -440,8 +466,8 @@ impl<A: Real> Grids<A> {
 #[derive(Clone, Copy)]
 struct Numbers<'n, A> {
     numbers: &'n [A],
-    /// If some pairs are to be left out, which are not.
-    visible: Option<&'n [bool]>,
+    /// If some pairs are to be left out, which are in.
+    within: Option<&'n [bool]>,
     /// How far apart those of two results are, and of two steps.
     chain: usize,
     step: usize,
@@ -482,7 +508,7 @@ impl<A: Real> Sums<'_, A> {
     #[inline(always)]
     fn add_columns<V: Vector<Lane = A>>(&mut self, column: usize) {
         let results = self.to.len() / self.dim;
-        if self.numbers.visible.is_some() {
+        if self.numbers.within.is_some() {
             for at in 0..results {
                 self.add_chains::<V, 1, true>(at, column);
             }
@@ -499,11 +525,11 @@ impl<A: Real> Sums<'_, A> {
         column: usize,
     ) {
         let mut sums = [V::splat(A::ZERO); RESULTS];
-        let Numbers { numbers, visible, chain, step, steps } = self.numbers;
+        let Numbers { numbers, within, chain, step, steps } = self.numbers;
         let (first, dim) = (at * chain, self.dim);
-        match visible {
-            Some(visible) if SELECT => {
-                for i in (0..steps).filter(|i| visible[first + i * step]) {
+        match within {
+            Some(within) if SELECT => {
+                for i in (0..steps).filter(|i| within[first + i * step]) {
                     let row = V::load(&self.rows[i * dim + column..]);
                     sums[0] = row.mul_add(V::splat(numbers[first + i * step]), sums[0]);
                 }

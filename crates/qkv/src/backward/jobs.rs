@@ -325,7 +325,7 @@ impl<'p, A: Real> Pass<'p, A> {
 
     fn work(&self, scratch: &mut Scratch<A>, job: Job<'_, A>) {
         let &Self { inputs, deltas } = self;
-        inputs.terms.simd.run(Work { inputs, deltas, job, scratch });
+        Work { inputs, deltas, job, scratch }.run();
     }
 }
 

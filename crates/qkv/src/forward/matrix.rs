@@ -38,7 +38,7 @@ impl<A: Real> Matrix<'_, A> {
     fn by_panels<P: Vector<Lane = A>>(self) {
         let Self { block, stage, stats: [max, sum], keys, target, scratch } = self;
         let (terms, rows) = (block.terms, block.queries.len());
-        scratch.load_queries::<P>(&block);
+        scratch.load_queries(&block, P::LANES);
         // Padded, as the rows in the lanes are.
         let mut stats = [[A::ONE; QUERY_BLOCK]; 2];
         stats[0][..max.len()].copy_from_slice(max);

@@ -26,7 +26,7 @@ use crate::tile::Pair;
 pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
 pub(crate) use load::{Arrays, Matrices, Role, all_finite, rows_of_tile};
 pub(crate) use matrix::{Matrix, weight};
-pub(crate) use prefill::{Block, CHAINS, FEWER, Part, Products, Scratch as PrefillScratch, by_panels};
+pub(crate) use prefill::{Block, CHAINS, FEWER, Part, Products, Scratch as PrefillScratch, panel_lanes};
 pub(crate) use rows::{Columns, Finish, Heads, MatrixTarget};
 pub(crate) use schedule::each as each_task;
 pub(crate) use spare::Buffers;

@@ -14,7 +14,7 @@ use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Ahead, Kernel, Numbers, Register, Vector, Vectors, accumulate, by_chains};
+use crate::simd::{Ahead, Kernel, Numbers, Register, Simd, Vector, Vectors, accumulate, by_chains};
 use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
@@ -38,6 +38,30 @@ macro_rules! by_panels {
 }
 
 pub(crate) use by_panels;
+
+/// How many lanes the panels of so many queries have.
+pub(crate) fn panel_lanes<A: Real>(simd: Simd, rows: usize) -> usize {
+    struct Lanes {
+        rows: usize,
+    }
+
+    impl Lanes {
+        fn by_panels<P: Vector>(self) -> usize {
+            P::LANES
+        }
+    }
+
+    impl<A: Real> Kernel<A> for Lanes {
+        type Output = usize;
+
+        #[inline(always)]
+        fn run<V: Register<Lane = A>>(self) -> usize {
+            by_panels!(self.rows, V, self)
+        }
+    }
+
+    simd.run::<A, _>(Lanes { rows })
+}
 
 /// A thread's buffers, for blocks of up to [`QUERY_BLOCK`] queries.
 pub(crate) struct Scratch<A> {
@@ -110,7 +134,7 @@ impl<A: Real> Attend<'_, A> {
         let Self { block, target, scratch } = self;
         let (terms, rows) = (block.terms, block.queries.len());
         let (padded_rows, visibility) = (rows.next_multiple_of(P::LANES), &terms.visibility);
-        scratch.load_queries::<P>(&block);
+        scratch.load_queries(&block, P::LANES);
         let seen = visibility.keys_of_rows(block.batch, &block.queries);
         for (number, keys) in cut(seen, visibility.key_offset, TILE) {
             let tile = block.tile(block.queries.clone(), keys);
@@ -168,19 +192,12 @@ struct Values<'t, A> {
 
 impl<A: Real> Scratch<A> {
     /// Transposes a block of queries, panel by panel.
-    #[inline(always)]
-    pub(crate) fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+    pub(crate) fn load_queries(&mut self, block: &Block<'_, A>, lanes: usize) {
         let (at, dim, rows) = ((block.batch, block.head), block.terms.dim, block.queries.len());
-        for first in (0..rows).step_by(P::LANES) {
-            let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
-            let to = &mut self.query[first * dim..][..P::LANES * dim];
-            block.arrays.of(Role::Query).columns(
-                block.terms.simd,
-                at,
-                queries,
-                (to, P::LANES),
-                Ahead::NOTHING,
-            );
+        for first in (0..rows).step_by(lanes) {
+            let queries = block.queries_of(&(first..rows.min(first + lanes)));
+            let to = &mut self.query[first * dim..][..lanes * dim];
+            block.arrays.of(Role::Query).columns(block.terms.simd, at, queries, (to, lanes), Ahead::NOTHING);
         }
     }
 
