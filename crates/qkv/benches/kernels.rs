@@ -48,6 +48,33 @@ fn prefill(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// An element of the throughput is one of forward's: a backward pass has five products to its two.
+fn backward(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("backward");
+    let shape = [1, 8, 1024, 64];
+    let arrays = Arrays::<f32>::new(shape, shape);
+    let d_output = Arrays::<f32>::new(shape, shape).query;
+    let bias = Array2::from_shape_fn((1024, 1024), |(i, j)| (i + j) as f32 * 1e-3);
+    let plain = Attention::new();
+    for (name, attention) in [
+        ("full-64", plain.clone()),
+        ("causal-64", plain.clone().causal(Alignment::TopLeft)),
+        ("bias-64", plain.bias(bias.view())),
+    ] {
+        let call = || attention.call(arrays.query.view(), arrays.key.view(), arrays.value.view());
+        let forward = call().row_stats().run().expect("a call that fits");
+        let row_stats = forward.row_stats.as_ref().expect("asked for");
+        group.throughput(Throughput::Elements(call().plan().expect("options that fit").flops));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let backward = call().backward(forward.output.view(), row_stats, d_output.view());
+                backward.query().key().value().biases().run()
+            });
+        });
+    }
+    group.finish();
+}
+
 fn decode(criterion: &mut Criterion) {
     fn of<T: Element>(group: &mut BenchmarkGroup<'_, WallTime>) {
         let arrays = Arrays::<T>::new([1, 32, 1, 128], [1, 8, 4096, 128]);
@@ -98,6 +125,7 @@ fn main() {
     let criterion = Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(500));
     let mut criterion = criterion.measurement_time(Duration::from_secs(2)).configure_from_args();
     prefill(&mut criterion);
+    backward(&mut criterion);
     decode(&mut criterion);
     small(&mut criterion);
     masks(&mut criterion);

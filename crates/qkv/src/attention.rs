@@ -4,8 +4,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use ndarray::{Array, Array2, ArrayView, ArrayView2, ArrayViewMut, Dimension, Ix2};
+use ndarray::{Array, Array2, ArrayView, ArrayView1, ArrayView2, ArrayViewMut, Dimension, Ix2};
 
+use crate::backward::{self, Backward, Gradients, ReferenceGradients};
 use crate::bias::{Alibi, Bias, BiasFn};
 use crate::element::Element;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use crate::inspect::{self, Inspection};
 use crate::mask::{Alignment, MaskFn, Window};
 use crate::partial::Partial;
 use crate::plan::{self, Plan};
-use crate::planes::DynView;
+use crate::planes::{DynView, Extents};
 use crate::problem::{Path, Problem, Stage};
 use crate::reference::{self, ReferenceRow};
 use crate::simd::Simd;
@@ -54,6 +55,8 @@ pub struct Attention<'a> {
     pub(crate) alibi: Option<Alibi>,
     pub(crate) bias_fns: Vec<&'a dyn BiasFn>,
     pub(crate) sinks: Option<Vec<f64>>,
+    pub(crate) dropout: Option<(f64, u64)>,
+    pub(crate) dropout_offsets: (u64, u64),
     pub(crate) path: Option<Path>,
     pub(crate) simd: Option<Simd>,
     pub(crate) strict: bool,
@@ -164,6 +167,22 @@ impl<'a> Attention<'a> {
         self
     }
 
+    /// Leaves each weight out of the output with a probability from 0 to 1, and makes up for it by `1/(1 - probability)`; for learning: there is
+    /// no switch that would turn it off elsewhere. 0 is no dropout, to the bit, and 1 gives zeros.
+    ///
+    /// Which are left out depends on the seed, batch, head, and the positions of query and key, and on nothing else: see
+    /// [`Call::kept`]. Weights and log-sum-exp are those from before.
+    pub fn dropout(mut self, probability: f64, seed: u64) -> Self {
+        self.dropout = Some((probability, seed));
+        self
+    }
+
+    /// What the first batch and head are to dropout, 0 by default: so that a part of a call drops what the whole drops.
+    pub fn dropout_offsets(mut self, batch: u64, head: u64) -> Self {
+        self.dropout_offsets = (batch, head);
+        self
+    }
+
     /// Forces a path, for tests and bug reports; then a small call is cut over threads like a large one. It never changes a bit.
     pub fn path(mut self, path: Path) -> Self {
         self.path = Some(path);
@@ -227,6 +246,40 @@ impl<'a> Attention<'a> {
         output: ArrayViewMut<'_, T, D>,
     ) -> Result<(), Error> {
         self.call(query, key, value).run_into(output).map(drop)
+    }
+
+    /// The gradients of queries, keys and values, from that of the output and what [`Call::run`] returned, which was asked for
+    /// the row statistics. [`Call::backward`] has the other gradients too.
+    ///
+    /// ```
+    /// use ndarray::{Array2, array};
+    /// use qkv::Attention;
+    ///
+    /// let x = array![[1.0f32, 0.0], [0.0, 2.0]];
+    /// let attention = Attention::new();
+    /// let forward = attention.call(x.view(), x.view(), x.view()).row_stats().run()?;
+    /// let ones = Array2::ones((2, 2)); // of the sum of the output
+    /// let gradients = attention.backward(x.view(), x.view(), x.view(), &forward, ones.view())?;
+    /// // Each value counts as often as it is looked at, and the weights of a query sum to 1.
+    /// assert!((gradients.value.unwrap().column(0).sum() - 2.0).abs() < 1e-6);
+    /// # Ok::<(), qkv::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, the row statistics are missing, or there is no memory for a result.
+    pub fn backward<T: Element, D: Dimension>(
+        &self,
+        query: ArrayView<'_, T, D>,
+        key: ArrayView<'_, T, D>,
+        value: ArrayView<'_, T, D>,
+        forward: &AttentionOutput<T, D>,
+        d_output: ArrayView<'_, T, D>,
+    ) -> Result<Gradients<T, D>, Error> {
+        let row_stats = forward.row_stats.as_ref().ok_or_else(|| {
+            Error::value("forward", "no row statistics", "those of each row").mended_by("Call::row_stats")
+        })?;
+        let call = self.call(query, key, value);
+        call.backward(forward.output.view(), row_stats, d_output).query().key().value().run()
     }
 
     /// Every intermediate, named: see [`Trace`]. It takes memory for five matrices of every pair, and computes `q · k` anew
@@ -460,7 +513,45 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
             return Err(Error::value("sinks", "sinks in a partial", "none").mended_by("give them to merge"));
         }
         let problem = self.problem()?;
+        if problem.terms.dropout.is_some() {
+            return Err(Error::value("dropout", "dropout in a partial", "none"));
+        }
         forward::partial(&problem, self.progress)
+    }
+
+    /// The gradients of a loss, from that of the output, `d_output`, and what [`run`](Self::run) returned for this call:
+    /// the output and, asked for by [`row_stats`](Self::row_stats), maximum and sum of each row. What is wanted is said on
+    /// the [`Backward`]. Bits of a gradient depend on threads and instruction set as little as those of an output.
+    pub fn backward(
+        self,
+        output: ArrayView<'c, T, D>,
+        row_stats: &'c RowStats<T, D>,
+        d_output: ArrayView<'c, T, D>,
+    ) -> Backward<'c, T, D> {
+        Backward {
+            problem: self.problem(),
+            shapes: [self.query.shape(), self.key.shape(), self.value.shape()].map(Extents::from_slice),
+            output,
+            row_stats,
+            d_output,
+            d_lse: None,
+            wanted: Default::default(),
+            progress: self.progress,
+        }
+    }
+
+    /// The gradients from the textbook's formulas with whole matrices, at more precision than any result has, of one
+    /// head of one batch whose `d_output` is `(len_query, dim_value)`; see [`ReferenceGradients`].
+    ///
+    /// # Errors
+    /// If shapes or options do not fit, or the head does not exist.
+    pub fn reference_backward(
+        &self,
+        at: (usize, usize),
+        d_output: ArrayView2<'_, T>,
+        d_lse: Option<ArrayView1<'_, T::Accumulator>>,
+    ) -> Result<ReferenceGradients, Error> {
+        backward::reference(&self.problem()?, at, d_output, d_lse)
     }
 
     /// Which pairs may be attended, `(…, heads, len_query, len_key)`; true is “may attend”.
@@ -469,6 +560,14 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// As [`run`](Self::run).
     pub fn visible(self) -> Result<Array<bool, D>, Error> {
         forward::visible(&self.problem()?)
+    }
+
+    /// Which pairs [dropout](Attention::dropout) keeps, masked ones among them: `(…, heads, len_query, len_key)`. Without dropout, all.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn kept(self) -> Result<Array<bool, D>, Error> {
+        forward::kept(&self.problem()?)
     }
 
     /// Whether the arrays and options fit, without computing anything.

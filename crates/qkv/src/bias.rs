@@ -12,7 +12,7 @@ use ndarray::{ArrayView, ArrayViewD, Dimension};
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::mask::{Hint, Region, Visibility};
-use crate::planes::{DynView, PlaneView, Planes};
+use crate::planes::{DynView, Extents, PlaneView, Planes};
 use crate::simd::{PADDING, Register, Vector, prefetch_after};
 use crate::tile::{Grid, Pair, Sort, TILE, Tile, TileMap};
 
@@ -111,6 +111,8 @@ pub(crate) struct Biases<'a> {
 }
 
 pub(crate) struct BiasPlanes<'a> {
+    /// As it was given.
+    shape: Extents,
     planes: TypedPlanes<'a>,
     tiles: TileMap,
 }
@@ -139,12 +141,33 @@ impl<'a> BiasPlanes<'a> {
                 match bias {
                     $(Bias::$variant(array) => {
                         let (planes, tiles) = sorted(array, lead, key_offset)?;
-                        Ok(Self { planes: TypedPlanes::$variant(planes), tiles })
+                        let shape = Extents::from_slice(array.shape());
+                        Ok(Self { shape, planes: TypedPlanes::$variant(planes), tiles })
                     })*
                 }
             };
         }
         typed!(F16, Bf16, F32, F64)
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Rows and columns of a matrix: 1, or as many as there are queries and keys.
+    pub(crate) fn dim(&self) -> (usize, usize) {
+        let of = |from_end: usize| self.shape.len().checked_sub(from_end).map_or(1, |axis| self.shape[axis]);
+        (of(2), of(1))
+    }
+
+    /// Which of the distinct matrices that of a batch and head is.
+    pub(crate) fn index(&self, batch: usize, head: usize) -> usize {
+        match &self.planes {
+            TypedPlanes::F16(planes) => planes.index(batch, head),
+            TypedPlanes::Bf16(planes) => planes.index(batch, head),
+            TypedPlanes::F32(planes) => planes.index(batch, head),
+            TypedPlanes::F64(planes) => planes.index(batch, head),
+        }
     }
 
     fn at(&self, batch: usize, head: usize, query: usize, key: usize) -> f64 {
@@ -283,13 +306,7 @@ impl Biases<'_> {
     pub(crate) fn sort(&self, tile: &Tile, visibility: &Visibility<'_>) -> Sort {
         let mut sort = Sort::Full;
         for array in &self.arrays {
-            let plane = match &array.planes {
-                TypedPlanes::F16(planes) => planes.index(tile.batch, tile.head),
-                TypedPlanes::Bf16(planes) => planes.index(tile.batch, tile.head),
-                TypedPlanes::F32(planes) => planes.index(tile.batch, tile.head),
-                TypedPlanes::F64(planes) => planes.index(tile.batch, tile.head),
-            };
-            sort = sort.and(|| array.tiles.sort(plane, tile));
+            sort = sort.and(|| array.tiles.sort(array.index(tile.batch, tile.head), tile));
         }
         for closure in self.closures {
             sort = sort.and(|| closure.hint(&visibility.region(tile)).into());

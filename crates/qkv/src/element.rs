@@ -7,7 +7,7 @@ use std::fmt::{Debug, Display};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use half::{bf16, f16};
-use ndarray::LinalgScalar;
+use ndarray::{ArrayD, LinalgScalar};
 
 use crate::simd::Register;
 
@@ -28,6 +28,7 @@ pub trait Element:
     + Send
     + Sync
     + crate::forward::Compiled
+    + crate::backward::Compiled
     + bytemuck::NoUninit
     + sealed::Sealed
     + 'static
@@ -55,6 +56,9 @@ pub trait Element:
 
     /// The slice itself, where there is nothing to widen.
     fn as_wide(slice: &[Self]) -> Option<&[Self::Accumulator]>;
+
+    /// An array on its way out, whose numbers are those of the accumulator type that [`leave`](Self::leave) gives.
+    fn narrow(wide: ArrayD<Self::Accumulator>) -> ArrayD<Self>;
 
     /// A finished result on its way out: rounded once, never -0, and every NaN the canonical one.
     fn leave(x: Self::Accumulator) -> Self {
@@ -143,6 +147,10 @@ macro_rules! real {
             fn as_wide(slice: &[Self]) -> Option<&[Self]> {
                 Some(slice)
             }
+
+            fn narrow(wide: ArrayD<Self>) -> ArrayD<Self> {
+                wide
+            }
         }
 
         impl Real for $real {
@@ -214,6 +222,10 @@ macro_rules! half_float {
 
             fn as_wide(_: &[Self]) -> Option<&[f32]> {
                 None
+            }
+
+            fn narrow(wide: ArrayD<f32>) -> ArrayD<Self> {
+                wide.mapv(Self::leave)
             }
         }
     };

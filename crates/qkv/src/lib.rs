@@ -20,7 +20,7 @@
 //! # Ok::<(), qkv::Error>(())
 //! ```
 //!
-//! Around it: [`Attention::trace`] keeps every intermediate, [`Layer`] makes queries, keys and values of embeddings, and
+//! Around it: [`Attention::backward`] has the gradients, [`Attention::trace`] keeps every intermediate, [`Layer`] makes queries, keys and values of embeddings, and
 //! [`Generator`] draws the numbers that torch draws; [`machine`] measures how fast a call could be at best.
 //!
 //! # One row, one answer
@@ -47,8 +47,10 @@
 #![deny(unsafe_code)]
 
 mod attention;
+mod backward;
 mod bias;
 mod double_double;
+mod dropout;
 mod element;
 mod error;
 mod forward;
@@ -71,6 +73,7 @@ mod tile;
 mod trace;
 
 pub use attention::{Attention, AttentionOutput, Call, Extras, Progress, RowStats};
+pub use backward::{Backward, Gradients, HeadGradients, ReferenceGradients};
 pub use bias::{Alibi, Bias, BiasFn};
 pub use element::{Element, Real};
 pub use error::Error;

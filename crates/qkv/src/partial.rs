@@ -104,7 +104,7 @@ pub fn merge<'p, T: Element, D: Dimension + 'p>(
         .map(|partial| (partial.key_offset as u64 / TILE as u64, partial.states.view()))
         .collect();
     let sink = |head: usize| sinks.map(|sinks| T::Accumulator::from_f64(sinks[head]));
-    T::join(rows, &states, &sink, first.simd)?;
+    T::join(rows, &states, &sink, None, first.simd)?;
     let stats = RowStats { max: forward::shaped(max), sum: forward::shaped(sum) };
     Ok(AttentionOutput {
         output: forward::shaped(output),

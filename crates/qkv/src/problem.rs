@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::attention::Attention;
 use crate::bias::{BiasPlanes, Biases};
+use crate::dropout::Dropout;
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::mask::{Alignment, Batch, Dense, Segments, Visibility, Window};
@@ -105,6 +106,7 @@ pub struct Terms<'a> {
     pub(crate) visibility: Visibility<'a>,
     pub(crate) biases: Biases<'a>,
     pub(crate) sinks: Option<&'a [f64]>,
+    pub(crate) dropout: Option<Dropout>,
     /// As the caller forced it, if so.
     pub(crate) path: Option<Path>,
     pub(crate) simd: Simd,
@@ -180,6 +182,7 @@ impl<'a, T: Element> Problem<'a, T> {
             visibility: visibility(attention, &shapes)?,
             biases: biases::<T::Accumulator>(attention, &shapes)?,
             sinks: sinks::<T::Accumulator>(attention, &shapes)?,
+            dropout: dropout(attention)?,
             path: attention.path,
             simd,
             batch_axes: shapes.batch_axes,
@@ -211,8 +214,18 @@ impl Terms<'_> {
         self.batch_axes.iter().copied().chain(heads).chain(last.iter().copied()).collect()
     }
 
+    /// The extents of the leading axes of queries and outputs: all batch axes, and the heads.
+    pub(crate) fn lead(&self) -> Extents {
+        self.batch_axes.iter().copied().chain([self.heads]).collect()
+    }
+
     pub(crate) fn key_head(&self, head: usize) -> usize {
         head / self.group
+    }
+
+    /// What a row's mean is multiplied by, if something of it may be dropped.
+    pub(crate) fn dropout_factor<A: Real>(&self) -> Option<A> {
+        self.dropout.as_ref().map(|dropout| A::from_f64(dropout.factor))
     }
 
     pub(crate) fn sink<A: Real>(&self, head: usize) -> Option<A> {
@@ -307,6 +320,14 @@ fn softcap<A: Real>(given: Option<f64>) -> Result<Option<f64>, Error> {
         )),
         _ => Ok(given),
     }
+}
+
+fn dropout(attention: &Attention<'_>) -> Result<Option<Dropout>, Error> {
+    let Some((probability, seed)) = attention.dropout else { return Ok(None) };
+    if !(0.0..=1.0).contains(&probability) {
+        return Err(Error::number("dropout", probability, "a probability from 0 to 1"));
+    }
+    Ok(Dropout::new(probability, seed, attention.dropout_offsets))
 }
 
 /// Checks that there is one number for all batches, or one each.

@@ -10,6 +10,7 @@ use crate::double_double::DoubleDouble;
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::problem::Problem;
+use crate::scalar;
 use crate::simd::FloatEnvironment;
 use crate::tile::Pair;
 
@@ -97,17 +98,17 @@ fn both<T: Element>(problem: &Problem<'_, T>, row: (usize, usize, usize)) -> Ref
 }
 
 /// Every intermediate of one row.
-struct Steps<N> {
-    raw: Vec<N>,
-    scaled: Vec<N>,
-    masked: Vec<Option<N>>,
-    max: N,
-    sum: N,
-    weights: Vec<N>,
-    output: Vec<N>,
+pub(crate) struct Steps<N> {
+    pub(crate) raw: Vec<N>,
+    pub(crate) scaled: Vec<N>,
+    pub(crate) masked: Vec<Option<N>>,
+    pub(crate) max: N,
+    pub(crate) sum: N,
+    pub(crate) weights: Vec<N>,
+    pub(crate) output: Vec<N>,
 }
 
-fn five_steps<T: Element, N: Number>(
+pub(crate) fn five_steps<T: Element, N: Number>(
     problem: &Problem<'_, T>,
     (batch, head, query): (usize, usize, usize),
     round: impl Fn(N) -> N,
@@ -144,10 +145,15 @@ fn five_steps<T: Element, N: Number>(
     let share = |s: N| (s - reference).exp();
     let sum = visible().chain(sink).fold(N::ZERO, |sum, s| sum + share(s));
     let weights: Vec<N> = masked.iter().map(|&s| s.map_or(N::ZERO, |s| round(share(s) / sum))).collect();
-    // 5. the mean of the values, by weight
+    // 5. the mean of the values, by weight; 0 in the place of those that are dropped
+    let factor = problem.terms.dropout.map_or(1.0, |dropout| dropout.factor);
+    let keeps = |key| scalar::keeps(problem, Pair { batch, head, query, key });
+    let kept: Vec<bool> = (0..problem.terms.len_key).map(keeps).collect();
     let output = (0..problem.terms.dim_value).map(|column| {
         let visible = (0..problem.terms.len_key).filter(|&key| masked[key].is_some());
-        round(visible.fold(N::ZERO, |sum, key| sum + weights[key] * number(values[[key, column]])))
+        let value = |key: usize| if kept[key] { number(values[[key, column]]) } else { N::ZERO };
+        let sum = visible.fold(N::ZERO, |sum, key| sum + weights[key] * value(key));
+        round(sum * N::from_f64(factor))
     });
     let output = output.collect();
     Steps { raw, scaled, masked, max, sum, weights, output }

@@ -53,8 +53,9 @@ impl<A: Real> State<A> {
     }
 
     /// The row of the output, before it is rounded to its type.
-    pub(crate) fn finish(&self) -> impl Iterator<Item = A> + '_ {
-        self.output.iter().map(|&o| if self.sum == A::ZERO { A::ZERO } else { o / self.sum + A::ZERO })
+    pub(crate) fn finish(&self, dropout_factor: Option<A>) -> impl Iterator<Item = A> + '_ {
+        let mean = move |o: A| dropout_factor.map_or(o / self.sum, |factor| o / self.sum * factor);
+        self.output.iter().map(move |&o| if self.sum == A::ZERO { A::ZERO } else { mean(o) + A::ZERO })
     }
 }
 
@@ -86,6 +87,11 @@ pub(crate) fn sees<T: Element>(problem: &Problem<'_, T>, pair: Pair) -> bool {
     let computed = terms.biases.closures_at(pair, &terms.visibility);
     terms.visibility.sees(pair)
         && terms.biases.arrays_at(pair).chain(computed).all(|bias| bias != f64::NEG_INFINITY)
+}
+
+/// Whether dropout leaves the pair in.
+pub(crate) fn keeps<T: Element>(problem: &Problem<'_, T>, pair: Pair) -> bool {
+    problem.terms.dropout.as_ref().is_none_or(|dropout| dropout.keeps(pair, &problem.terms.visibility))
 }
 
 /// The score with its biases, or `None` where the key is masked.
@@ -169,6 +175,9 @@ fn tile<T: Element>(problem: &Problem<'_, T>, row: Pair, keys: Range<usize>) -> 
         if let Some(s) = s {
             let p = exp(s - reference);
             state.sum = state.sum + p;
+            if !keeps(problem, Pair { key, ..row }) {
+                continue;
+            }
             for (o, &v) in state.output.iter_mut().zip(values.row(key)) {
                 *o = p.mul_add(v.widen(), *o);
             }

@@ -151,16 +151,20 @@ impl<A: Real> States<A> {
         self.output = output;
     }
 
-    /// From weighted sums over all keys to means; 0 where no key was seen.
+    /// From weighted sums over all keys to means, times a factor if there is one; 0 where no key was seen.
     #[inline(always)]
-    pub(crate) fn divide<V: Vector<Lane = A>>(&mut self) {
+    pub(crate) fn divide<V: Vector<Lane = A>>(&mut self, factor: Option<A>) {
         let zero = V::splat(A::ZERO);
         let len = self.line_len::<V>().max(1);
         let mut output = std::mem::take(&mut self.output);
         for (line, output) in output.chunks_exact_mut(len).enumerate() {
             let sum: V = self.of_line(&self.sum, line);
             for output in output.chunks_exact_mut(V::LANES) {
-                let mean = V::load(output).div(sum).add(zero);
+                let mut mean = V::load(output).div(sum);
+                if let Some(factor) = factor {
+                    mean = mean.mul(V::splat(factor));
+                }
+                let mean = mean.add(zero);
                 sum.if_equal(zero, zero, mean).store(output);
             }
         }

@@ -13,6 +13,7 @@ use qkv::{
     Alibi, Alignment, Attention, AttentionOutput, Call, Element, Hint, Path, Real, Region, Simd, Stage,
     Trace, bf16, error_limit, f16,
 };
+use support::differentiated::assert_differentiated;
 use support::inspected::{Whole, assert_inspected, plane};
 use support::{Rng, Watch, laid_out, same_bits};
 
@@ -32,7 +33,7 @@ const FACTORS: [(&str, usize); 10] = [
     ("shape", SHAPES.len()),
     ("order", 10),
     ("mask", 11),
-    ("extra", 6),
+    ("extra", 8),
     ("data", 4),
     ("threads", 4),
 ];
@@ -206,6 +207,10 @@ fn run_case<T: Element>(case: &Case) {
             assert_inspected_head(call, (&trace, &weights), options.offset(), &mut rng);
         });
         assert_law(&attention, [q.clone(), k.clone(), v.clone()], &oracle);
+        pool.install(|| {
+            let views = [query.view(), key.view(), value.view()];
+            assert_differentiated((&fast, &scalar), views, [q, k, v], &oracle, layout, &mut rng);
+        });
     });
 }
 
@@ -314,6 +319,8 @@ fn assert_law<T: Element>(
     let rows: Vec<_> = (0..batches)
         .flat_map(|b| (0..heads).flat_map(move |h| (0..len_query).map(move |i| (b, h, i))))
         .collect();
+    let finite = v.iter().map(|v| v.widen().to_f64().abs()).filter(|v| v.is_finite());
+    let largest_value = finite.fold(0.0f64, f64::max);
     let reference = attention.call(q, k, v).reference(&rows).unwrap();
     let numbers = got.output.iter().map(|y| y.widen().to_f64()).collect::<Vec<_>>();
     let (mut worst, mut plain_worst, mut largest) = (0.0f64, 0.0f64, 0.0f64);
@@ -327,7 +334,13 @@ fn assert_law<T: Element>(
             }
         }
     }
-    let limit = error_limit::<T>(plain_worst, largest);
+    let mut limit = error_limit::<T>(plain_worst, largest);
+    if rows.len() < 64 {
+        // A few rows of the plain steps may be right by luck: what the rounding of scores explains passes too (NUMERICS.md).
+        let largest_score =
+            reference.iter().flat_map(|row| &row.scaled).fold(0.0f64, |max, s| max.max(s.abs()));
+        limit = limit.max(4.0 * T::EPSILON * (1.0 + largest_score) * largest_value);
+    }
     assert!(
         worst <= limit,
         "error {worst:e}, plain {plain_worst:e}, limit {limit:e}, {} of {}",
@@ -520,6 +533,12 @@ impl Options {
             2 => attention.sinks(self.sinks.clone()),
             3 => attention.scale(-0.4),
             4 => attention.scale(0.0).sinks(self.sinks.clone()),
+            5 => attention.dropout(0.3, 42),
+            6 => attention
+                .dropout(0.85, u64::MAX)
+                .dropout_offsets(3, 1 << 33)
+                .softcap(3.0)
+                .sinks(self.sinks.clone()),
             _ => attention.softcap(30.0).scale(0.7).sinks(self.sinks.clone()),
         };
         then(attention);

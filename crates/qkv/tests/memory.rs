@@ -74,6 +74,37 @@ fn grid_view<'v>(array: &'v ArrayD<f32>, shape: &[usize]) -> ndarray::ArrayViewD
     support::part(array.view(), 1, 0..shape[1])
 }
 
+/// torch keeps every score for the gradient of a mask, and for values of another dim than keys.
+#[test]
+fn gradients_need_memory_for_themselves_alone() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    // The scores of one head would take 16 MB, the gradient of the bias takes 8 kB.
+    let (query, key) = ([1, 4, 2048, 32], [1, 2, 2048, 32]);
+    let arrays = grids::<f32>([&query, &key, &key]);
+    let [q, k, v] = views(&arrays);
+    let bias = grid::<f32>(&[2048], 3);
+    let attention = Attention::new().causal(Alignment::TopLeft).bias(bias.view());
+    let forward = attention.call(q.clone(), k.clone(), v.clone()).row_stats().run().unwrap();
+    let d_output = grid::<f32>(&query, 4);
+    let results = 4 * (4 + 2 + 2) * 2048 * 32 + 4 * 2048;
+    for threads in [1, 2, 5] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.broadcast(|_| ());
+        let run = || {
+            let call = attention.call(q.clone(), k.clone(), v.clone());
+            let row_stats = forward.row_stats.as_ref().unwrap();
+            let backward = call.backward(forward.output.view(), row_stats, d_output.view());
+            drop(backward.query().key().value().biases().run().unwrap());
+        };
+        let ((), taken) = pool.install(|| measured(run));
+        // A number for each row, and some 200 kB a thread.
+        assert!(
+            taken.peak_bytes < results + (1 << 17) + threads * (1 << 18),
+            "{threads}: {taken:?}, {results}"
+        );
+    }
+}
+
 /// onnxruntime #19924, pytorch #190523: keys and values copied, or repeated for each head, to decode one token.
 #[test]
 fn decoding_a_token_copies_no_key() {

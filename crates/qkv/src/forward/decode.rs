@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::{Finish, Target};
+use crate::dropout::{Dropout, LeaveOut};
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
@@ -131,7 +132,7 @@ impl<A: Real> Kernel<A> for Attend<'_, A> {
                     states.take_sink(rows, sink);
                 }
             }
-            states.divide::<V>();
+            states.divide::<V>(block.terms.dropout_factor());
         }
         for (rows, target) in rows_of_heads.zip(targets) {
             for (row, from) in rows.enumerate() {
@@ -146,6 +147,11 @@ impl<A> Block<'_, A> {
         self.key_head * self.terms.group..(self.key_head + 1) * self.terms.group
     }
 
+    /// Where their keys and values are.
+    fn of_key(&self) -> (usize, usize) {
+        (self.batch, self.key_head)
+    }
+
     fn tile(&self, head: usize, keys: &Range<usize>) -> Tile {
         Tile { batch: self.batch, head, rows: self.queries.clone(), keys: keys.clone() }
     }
@@ -156,7 +162,13 @@ impl<A: Real> Scratch<A> {
         let (count, dim) = (block.queries.len(), block.terms.dim);
         for (at, head) in block.heads().enumerate() {
             let to = &mut self.query[at * count * dim..];
-            block.arrays.rows(Role::Query, (block.batch, head), block.queries.clone(), to, dim);
+            block.arrays.of(Role::Query).rows(
+                block.terms.simd,
+                (block.batch, head),
+                block.queries.clone(),
+                to,
+                dim,
+            );
         }
     }
 
@@ -168,16 +180,20 @@ impl<A: Real> Scratch<A> {
         // While this tile is worked on, the next is on its way: its keys while these are turned over, its values during the
         // products, a half in each.
         let next = keys.end..keys.end + TILE;
-        let [next_key, next_value] = [Role::Key, Role::Value]
-            .map(|role| block.arrays.memory(role, (block.batch, block.key_head), next.clone()));
+        let [next_key, next_value] =
+            [Role::Key, Role::Value].map(|role| block.arrays.of(role).memory(block.of_key(), next.clone()));
         self.score::<V>(block, &keys, next_key, next_value.shares(0..1, 2));
         self.weigh::<V>(rows, count);
+        if let Some(dropout) = &block.terms.dropout {
+            self.leave_out(block, dropout, &keys);
+        }
         // Lent for the time of the product.
         let mut packed = std::mem::take(&mut self.value);
-        let of_value = (Role::Value, (block.batch, block.key_head));
-        let value = rows_of_tile(block.arrays, of_value, keys.clone(), &mut packed, columns);
+        let (of_value, at) = (block.arrays.of(Role::Value), (block.of_key(), keys.clone()));
+        let value = rows_of_tile(of_value, block.terms.simd, at, &mut packed, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked keys are left out.
-        if self.sorts.iter().all(|&sort| sort == Sort::Full) || all_finite(value) {
+        let all_count = self.sorts.iter().all(|&sort| sort == Sort::Full) && block.terms.dropout.is_none();
+        if all_count || all_finite(value) {
             self.mix_all::<V>(block, value, next_value.shares(1..2, 2));
         } else {
             for row in 0..rows {
@@ -214,7 +230,7 @@ impl<A: Real> Scratch<A> {
             let strip = keys.start + at..keys.end.min(keys.start + at + lanes);
             let key = &mut self.key[..dim * lanes];
             let of_strip = next_key.shares(index..index + 1, strips);
-            block.arrays.columns(Role::Key, (block.batch, block.key_head), strip, (key, lanes), of_strip);
+            block.arrays.of(Role::Key).columns(terms.simd, block.of_key(), strip, (key, lanes), of_strip);
             let ahead = next_value.shares(index..index + 1, strips);
             by_chains!(rows, [CHAINS, FEWER], (row, ROWS) => {
                 self.products::<_, ROWS>((row, dim), at, epilogue, ahead.first(row));
@@ -297,6 +313,21 @@ impl<A: Real> Scratch<A> {
                     *sum = *sum + weights[row * TILE + key];
                 }
             }
+        }
+    }
+
+    /// Takes dropped pairs out of a tile's weights and scores.
+    fn leave_out(&mut self, block: &Block<'_, A>, dropout: &Dropout, keys: &Range<usize>) {
+        let cells_of_head = block.queries.len() * TILE;
+        for (at, head) in block.heads().enumerate() {
+            let cells = at * cells_of_head..(at + 1) * cells_of_head;
+            block.terms.simd.run(LeaveOut {
+                dropout,
+                visibility: &block.terms.visibility,
+                tile: &block.tile(head, keys),
+                weights: Grid { cells: &mut self.weights[cells.clone()], row_step: TILE, key_step: 1 },
+                scores: &mut self.scores[cells],
+            });
         }
     }
 

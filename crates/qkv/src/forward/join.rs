@@ -26,6 +26,7 @@ pub(crate) struct Join<'k, A> {
     pub(crate) spans: Vec<(u64, &'k [A])>,
     pub(crate) dim_value: usize,
     pub(crate) sink: Option<A>,
+    pub(crate) dropout_factor: Option<A>,
     pub(crate) target: &'k mut dyn Target<A>,
     pub(crate) scratch: &'k mut Scratch<A>,
 }
@@ -53,7 +54,7 @@ impl<A: Real> Kernel<A> for Join<'_, A> {
             if let Some(sink) = self.sink {
                 states.take_sink(0..self.rows, sink);
             }
-            states.divide::<V>();
+            states.divide::<V>(self.dropout_factor);
         }
         for row in 0..self.rows {
             self.target.put_row(row, states, row);

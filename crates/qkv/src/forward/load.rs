@@ -7,7 +7,7 @@ use ndarray::ArrayView1;
 use crate::element::{Element, Real};
 use crate::planes::{PlaneView, Planes};
 use crate::problem::Problem;
-use crate::simd::{Ahead, Kernel, PADDING, Register, transpose};
+use crate::simd::{Ahead, Kernel, PADDING, Register, Simd, transpose};
 
 /// Which array of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,21 +17,35 @@ pub(crate) enum Role {
     Value,
 }
 
-/// The arrays of a call as kernels see them: in the accumulator type, block by block.
+/// The arrays of a call as kernels see them, whatever their type.
 pub(crate) trait Arrays<A>: Sync {
-    /// Some rows of a batch and head (for keys and values the key head), one after the other, `stride` apart; the
-    /// padding between them keeps what it held.
-    fn rows(&self, role: Role, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
+    fn of(&self, role: Role) -> &dyn Matrices<A>;
+}
+
+impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
+    fn of(&self, role: Role) -> &dyn Matrices<T::Accumulator> {
+        match role {
+            Role::Query => &self.query,
+            Role::Key => &self.key,
+            Role::Value => &self.value,
+        }
+    }
+}
+
+/// The matrices of an array as kernels see them: in the accumulator type, block by block. `at` is a batch and head, for keys
+/// and values the key head.
+pub(crate) trait Matrices<A>: Sync {
+    /// Some rows, one after the other, `stride` apart; the padding between them keeps what it held.
+    fn rows(&self, simd: Simd, at: (usize, usize), rows: Range<usize>, to: &mut [A], stride: usize);
 
     /// Some rows as they lie in memory, if they are of the accumulator type and already `stride` apart without padding.
-    fn in_place(&self, role: Role, at: (usize, usize), rows: Range<usize>, stride: usize) -> Option<&[A]>;
+    fn in_place(&self, at: (usize, usize), rows: Range<usize>, stride: usize) -> Option<&[A]>;
 
-    /// Some rows of a batch and head, transposed: columns one after the other, `stride` apart, which is whole vectors; what pads
-    /// the rows of a column has no meaning.
-    /// Meanwhile other memory is asked for.
+    /// Some rows, transposed: columns one after the other, `stride` apart, which is whole vectors; what pads the rows of a
+    /// column has no meaning. Meanwhile other memory is asked for.
     fn columns(
         &self,
-        role: Role,
+        simd: Simd,
         at: (usize, usize),
         rows: Range<usize>,
         to: (&mut [A], usize),
@@ -39,63 +53,43 @@ pub(crate) trait Arrays<A>: Sync {
     );
 
     /// The memory of those rows that exist, if it is all of a piece.
-    fn memory(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Ahead<'_>;
+    fn memory(&self, at: (usize, usize), rows: Range<usize>) -> Ahead<'_>;
 }
 
-impl<T: Element> Arrays<T::Accumulator> for Problem<'_, T> {
+impl<T: Element> Matrices<T::Accumulator> for Planes<'_, T> {
     fn rows(
         &self,
-        role: Role,
+        simd: Simd,
         (batch, head): (usize, usize),
         rows: Range<usize>,
         to: &mut [T::Accumulator],
         stride: usize,
     ) {
-        let from = self.planes(role).get(batch, head);
-        self.terms.simd.run(Rows { from: &from, rows, to, stride });
+        simd.run(Rows { from: &self.get(batch, head), rows, to, stride });
     }
 
-    fn in_place(
-        &self,
-        role: Role,
-        at: (usize, usize),
-        rows: Range<usize>,
-        stride: usize,
-    ) -> Option<&[T::Accumulator]> {
-        let planes = self.planes(role);
-        if planes.dim().1 != stride {
+    fn in_place(&self, at: (usize, usize), rows: Range<usize>, stride: usize) -> Option<&[T::Accumulator]> {
+        if self.dim().1 != stride {
             return None;
         }
-        T::as_wide(planes.rows_in_place(at, rows)?)
+        T::as_wide(self.rows_in_place(at, rows)?)
     }
 
     fn columns(
         &self,
-        role: Role,
+        simd: Simd,
         (batch, head): (usize, usize),
         rows: Range<usize>,
         (to, stride): (&mut [T::Accumulator], usize),
         ahead: Ahead<'_>,
     ) {
-        let from = self.planes(role).get(batch, head);
-        self.terms.simd.run(Columns { from: &from, rows, to, stride, ahead });
+        simd.run(Columns { from: &self.get(batch, head), rows, to, stride, ahead });
     }
 
-    fn memory(&self, role: Role, at: (usize, usize), rows: Range<usize>) -> Ahead<'_> {
-        let planes = self.planes(role);
-        let end = rows.end.min(planes.dim().0);
-        let rows = planes.rows_in_place(at, rows.start.min(end)..end);
+    fn memory(&self, at: (usize, usize), rows: Range<usize>) -> Ahead<'_> {
+        let end = rows.end.min(self.dim().0);
+        let rows = self.rows_in_place(at, rows.start.min(end)..end);
         rows.map_or(Ahead::NOTHING, |numbers| Ahead(bytemuck::cast_slice(numbers)))
-    }
-}
-
-impl<'a, T: Element> Problem<'a, T> {
-    fn planes(&self, role: Role) -> &Planes<'a, T> {
-        match role {
-            Role::Query => &self.query,
-            Role::Key => &self.key,
-            Role::Value => &self.value,
-        }
     }
 }
 
@@ -144,17 +138,17 @@ fn load_row<T: Element, V: Register<Lane = T::Accumulator>>(
 
 /// Some rows, `stride` apart: where they lie if that will do, else brought into `packed`.
 pub(crate) fn rows_of_tile<'r, A>(
-    arrays: &'r dyn Arrays<A>,
-    (role, at): (Role, (usize, usize)),
-    rows: Range<usize>,
+    matrices: &'r dyn Matrices<A>,
+    simd: Simd,
+    (at, rows): ((usize, usize), Range<usize>),
     packed: &'r mut [A],
     stride: usize,
 ) -> &'r [A] {
-    if let Some(rows) = arrays.in_place(role, at, rows.clone(), stride) {
+    if let Some(rows) = matrices.in_place(at, rows.clone(), stride) {
         return rows;
     }
     let packed = &mut packed[..rows.len() * stride];
-    arrays.rows(role, at, rows, packed, stride);
+    matrices.rows(simd, at, rows, packed, stride);
     packed
 }
 

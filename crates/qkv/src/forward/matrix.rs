@@ -38,7 +38,7 @@ impl<A: Real> Matrix<'_, A> {
     fn by_panels<P: Vector<Lane = A>>(self) {
         let Self { block, stage, stats: [max, sum], keys, target, scratch } = self;
         let (terms, rows) = (block.terms, block.queries.len());
-        scratch.load_queries::<P>(&block);
+        scratch.load_queries(&block, P::LANES);
         // Padded, as the rows in the lanes are.
         let mut stats = [[A::ONE; QUERY_BLOCK]; 2];
         stats[0][..max.len()].copy_from_slice(max);
@@ -47,15 +47,15 @@ impl<A: Real> Matrix<'_, A> {
             let sort = terms.sort(&block.tile(block.queries.clone(), keys.clone()));
             // Lent for the time of the products.
             let mut packed = std::mem::take(&mut scratch.key);
-            let of_key = (Role::Key, block.of_key());
-            let key = rows_of_tile(block.arrays, of_key, keys.clone(), &mut packed, terms.dim);
+            let (of_key, at) = (block.arrays.of(Role::Key), (block.of_key(), keys.clone()));
+            let key = rows_of_tile(of_key, terms.simd, at, &mut packed, terms.dim);
             for first in (0..rows).step_by(P::LANES) {
                 let panel = first..rows.min(first + P::LANES);
                 if sort == Sort::Empty && stage >= Stage::Masked {
                     scratch.scores[..keys.len() * P::LANES].fill(A::NEG_INFINITY);
                 } else {
                     let part = Part { tile: block.tile(block.queries_of(&panel), keys.clone()), sort, first };
-                    scratch.score::<P>(terms, &part, key, stage.min(Stage::Masked));
+                    scratch.score_apart(terms, &part, key, stage.min(Stage::Masked), P::LANES);
                 }
                 let numbers = &mut scratch.scores[..keys.len() * P::LANES];
                 if stage == Stage::Weights {

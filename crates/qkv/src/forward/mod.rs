@@ -17,16 +17,16 @@ use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::partial::Partial;
 use crate::planes::Extents;
-use crate::problem::{Problem, Stage};
+use crate::problem::{Problem, Stage, Terms};
 use crate::scalar;
 use crate::simd::FloatEnvironment;
 use crate::simd::math::ln;
 use crate::tile::Pair;
 
 pub(crate) use decode::{QUERIES as DECODE_QUERIES, Scratch as DecodeScratch};
-pub(crate) use load::{Arrays, Role, rows_of_tile};
+pub(crate) use load::{Arrays, Matrices, Role, all_finite, rows_of_tile};
 pub(crate) use matrix::{Matrix, weight};
-pub(crate) use prefill::{Block, Scratch as PrefillScratch};
+pub(crate) use prefill::{Block, CHAINS, FEWER, Part, Products, Scratch as PrefillScratch, panel_lanes};
 pub(crate) use rows::{Columns, Finish, Heads, MatrixTarget};
 pub(crate) use schedule::each as each_task;
 pub(crate) use spare::Buffers;
@@ -173,19 +173,34 @@ pub(crate) fn scores<T: Element, D: Dimension>(
 }
 
 pub(crate) fn visible<T: Element, D: Dimension>(problem: &Problem<'_, T>) -> Result<Array<bool, D>, Error> {
+    of_pairs(problem, "visible pairs", |pair| scalar::sees(problem, pair))
+}
+
+pub(crate) fn kept<T: Element, D: Dimension>(problem: &Problem<'_, T>) -> Result<Array<bool, D>, Error> {
+    let Terms { dropout, visibility, .. } = &problem.terms;
+    of_pairs(problem, "kept pairs", |pair| {
+        dropout.as_ref().is_none_or(|dropout| dropout.keeps(pair, visibility))
+    })
+}
+
+/// What is true of each pair.
+fn of_pairs<T: Element, D: Dimension>(
+    problem: &Problem<'_, T>,
+    what: &'static str,
+    is: impl Fn(Pair) -> bool,
+) -> Result<Array<bool, D>, Error> {
     let shape = problem.terms.shape(&[problem.terms.len_query, problem.terms.len_key]);
-    let mut visible = filled("visible pairs", &shape, false)?;
-    let flat = visible.as_slice_mut().expect("contiguous");
+    let mut pairs = filled(what, &shape, false)?;
+    let flat = pairs.as_slice_mut().expect("contiguous");
     let rows = flat.chunks_mut(problem.terms.len_key.max(1)).enumerate();
     for (index, row) in rows {
         let (query, plane) = (index % problem.terms.len_query, index / problem.terms.len_query);
         let (batch, head) = (plane / problem.terms.heads, plane % problem.terms.heads);
-        for (key, visible) in row.iter_mut().enumerate() {
-            let pair = Pair { batch, head, query, key };
-            *visible = scalar::sees(problem, pair);
+        for (key, cell) in row.iter_mut().enumerate() {
+            *cell = is(Pair { batch, head, query, key });
         }
     }
-    Ok(shaped(visible))
+    Ok(shaped(pairs))
 }
 
 pub(crate) fn zeros<O: Element>(what: &'static str, shape: &[usize]) -> Result<ArrayD<O>, Error> {

@@ -9,18 +9,19 @@ use std::ops::Range;
 
 use super::load::{Arrays, Role, all_finite, rows_of_tile};
 use super::rows::{Finish, Target};
+use crate::dropout::{Dropout, LeaveOut};
 use crate::element::Real;
 use crate::problem::{Stage, Terms};
 use crate::scores::{Epilogue, ScoreScratch, TakeTo, are_finished};
 use crate::simd::math::exp;
-use crate::simd::{Ahead, Kernel, Numbers, Register, Vector, Vectors, accumulate, by_chains};
+use crate::simd::{Ahead, Kernel, Numbers, Register, Simd, Vector, Vectors, accumulate, by_chains};
 use crate::softmax::{Order, Shifted, States, Tree, larger};
 use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
 
 /// Keys, or value columns, whose chains run side by side.
-const CHAINS: usize = 6;
+pub(crate) const CHAINS: usize = 6;
 /// As many where fewer are left: 64 is ten times 6, and 4.
-const FEWER: usize = 4;
+pub(crate) const FEWER: usize = 4;
 
 /// Calls `by_panels` with panels no wider than the queries need, and than the registers hold [`CHAINS`] sums of.
 macro_rules! by_panels {
@@ -36,7 +37,31 @@ macro_rules! by_panels {
     }};
 }
 
-pub(super) use by_panels;
+pub(crate) use by_panels;
+
+/// How many lanes the panels of so many queries have.
+pub(crate) fn panel_lanes<A: Real>(simd: Simd, rows: usize) -> usize {
+    struct Lanes {
+        rows: usize,
+    }
+
+    impl Lanes {
+        fn by_panels<P: Vector>(self) -> usize {
+            P::LANES
+        }
+    }
+
+    impl<A: Real> Kernel<A> for Lanes {
+        type Output = usize;
+
+        #[inline(always)]
+        fn run<V: Register<Lane = A>>(self) -> usize {
+            by_panels!(self.rows, V, self)
+        }
+    }
+
+    simd.run::<A, _>(Lanes { rows })
+}
 
 /// A thread's buffers, for blocks of up to [`QUERY_BLOCK`] queries.
 pub(crate) struct Scratch<A> {
@@ -47,7 +72,7 @@ pub(crate) struct Scratch<A> {
     /// `(TILE, dim_value)`
     value: Vec<A>,
     /// Of one panel `(TILE, lanes)`, as are the weights.
-    pub(super) scores: Vec<A>,
+    pub(crate) scores: Vec<A>,
     weights: Vec<A>,
     steps: ScoreScratch,
     states: States<A>,
@@ -109,7 +134,7 @@ impl<A: Real> Attend<'_, A> {
         let Self { block, target, scratch } = self;
         let (terms, rows) = (block.terms, block.queries.len());
         let (padded_rows, visibility) = (rows.next_multiple_of(P::LANES), &terms.visibility);
-        scratch.load_queries::<P>(&block);
+        scratch.load_queries(&block, P::LANES);
         let seen = visibility.keys_of_rows(block.batch, &block.queries);
         for (number, keys) in cut(seen, visibility.key_offset, TILE) {
             let tile = block.tile(block.queries.clone(), keys);
@@ -126,7 +151,7 @@ impl<A: Real> Attend<'_, A> {
             if let Some(sink) = terms.sink(block.head) {
                 states.take_sink(0..rows, sink);
             }
-            states.divide::<P>();
+            states.divide::<P>(terms.dropout_factor());
         }
         for row in 0..rows {
             target.put_row(row, states, row);
@@ -135,27 +160,27 @@ impl<A: Real> Attend<'_, A> {
 }
 
 impl<A> Block<'_, A> {
-    pub(super) fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
+    pub(crate) fn tile(&self, rows: Range<usize>, keys: Range<usize>) -> Tile {
         Tile { batch: self.batch, head: self.head, rows, keys }
     }
 
     /// The queries of some rows of the block.
-    pub(super) fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
+    pub(crate) fn queries_of(&self, rows: &Range<usize>) -> Range<usize> {
         self.queries.start + rows.start..self.queries.start + rows.end
     }
 
     /// Where keys and values of these queries are.
-    pub(super) fn of_key(&self) -> (usize, usize) {
+    pub(crate) fn of_key(&self) -> (usize, usize) {
         (self.batch, self.terms.key_head(self.head))
     }
 }
 
 /// The queries of one panel against the keys of a tile, or those of them that they can see.
-pub(super) struct Part {
-    pub(super) tile: Tile,
-    pub(super) sort: Sort,
+pub(crate) struct Part {
+    pub(crate) tile: Tile,
+    pub(crate) sort: Sort,
     /// The panel's first row in the block.
-    pub(super) first: usize,
+    pub(crate) first: usize,
 }
 
 /// Values of the keys of a part, `(keys, columns)`.
@@ -167,13 +192,12 @@ struct Values<'t, A> {
 
 impl<A: Real> Scratch<A> {
     /// Transposes a block of queries, panel by panel.
-    #[inline(always)]
-    pub(super) fn load_queries<P: Vector<Lane = A>>(&mut self, block: &Block<'_, A>) {
+    pub(crate) fn load_queries(&mut self, block: &Block<'_, A>, lanes: usize) {
         let (at, dim, rows) = ((block.batch, block.head), block.terms.dim, block.queries.len());
-        for first in (0..rows).step_by(P::LANES) {
-            let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
-            let to = &mut self.query[first * dim..][..P::LANES * dim];
-            block.arrays.columns(Role::Query, at, queries, (to, P::LANES), Ahead::NOTHING);
+        for first in (0..rows).step_by(lanes) {
+            let queries = block.queries_of(&(first..rows.min(first + lanes)));
+            let to = &mut self.query[first * dim..][..lanes * dim];
+            block.arrays.of(Role::Query).columns(block.terms.simd, at, queries, (to, lanes), Ahead::NOTHING);
         }
     }
 
@@ -184,11 +208,11 @@ impl<A: Real> Scratch<A> {
         let (dim, columns) = (terms.dim, terms.dim_value);
         // Lent for the time of the products.
         let (mut keys, mut values) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
-        let [of_key, of_value] = [Role::Key, Role::Value].map(|role| (role, block.of_key()));
-        let key = rows_of_tile(block.arrays, of_key, tile.keys.clone(), &mut keys, dim);
-        let value = rows_of_tile(block.arrays, of_value, tile.keys.clone(), &mut values, columns);
+        let (arrays, at) = (block.arrays, (block.of_key(), tile.keys.clone()));
+        let key = rows_of_tile(arrays.of(Role::Key), terms.simd, at.clone(), &mut keys, dim);
+        let value = rows_of_tile(arrays.of(Role::Value), terms.simd, at, &mut values, columns);
         // NaN and ∞ times a weight of 0 would be NaN, so where there are such values masked lanes are kept apart.
-        let select = sort == Sort::Mixed && !all_finite(value);
+        let select = (sort == Sort::Mixed || terms.dropout.is_some()) && !all_finite(value);
         for first in (0..rows).step_by(P::LANES) {
             let queries = block.queries_of(&(first..rows.min(first + P::LANES)));
             let mut part = Part { tile: block.tile(queries, tile.keys.clone()), sort, first };
@@ -205,6 +229,9 @@ impl<A: Real> Scratch<A> {
             let keys = part.tile.keys.start - tile.keys.start..part.tile.keys.end - tile.keys.start;
             let maxima = self.score::<P>(terms, &part, &key[keys.start * dim..keys.end * dim], Stage::Masked);
             self.weigh(&part, maxima);
+            if let Some(dropout) = &terms.dropout {
+                self.leave_out::<P>(terms, dropout, &part);
+            }
             let value = Values { numbers: &value[keys.start * columns..keys.end * columns], columns };
             self.mix_all::<P>(&part, value, select);
         }
@@ -213,7 +240,7 @@ impl<A: Real> Scratch<A> {
 
     /// Leaves a panel's scores after a stage in `scores`; returns the largest of each row.
     #[inline(always)]
-    pub(super) fn score<P: Vector<Lane = A>>(
+    pub(crate) fn score<P: Vector<Lane = A>>(
         &mut self,
         terms: &Terms<'_>,
         part: &Part,
@@ -250,6 +277,33 @@ impl<A: Real> Scratch<A> {
         maxima
     }
 
+    /// [`score`](Self::score) for who has other work than attention to do, compiled once for all of them; `lanes` are the panel's.
+    pub(crate) fn score_apart(
+        &mut self,
+        terms: &Terms<'_>,
+        part: &Part,
+        key: &[A],
+        stage: Stage,
+        lanes: usize,
+    ) {
+        let mixed = part.sort == Sort::Mixed;
+        let cells = ..part.tile.keys.len() * lanes;
+        let to = if mixed { &mut self.weights[cells] } else { &mut self.scores[cells] };
+        let query = &self.query[part.first * terms.dim..][..lanes * terms.dim];
+        terms.simd.run(Products { query, key, dim: terms.dim, terms, stage, lanes, to });
+        if are_finished(terms, part.sort) {
+            return;
+        }
+        terms.simd.run(TakeTo {
+            stage,
+            terms,
+            tile: &part.tile,
+            mixed: mixed.then(|| &mut self.weights[cells]),
+            scores: Grid { cells: &mut self.scores[cells], row_step: 1, key_step: lanes },
+            scratch: &mut self.steps,
+        });
+    }
+
     /// From a panel's scores to unnormalised weights, and their sums.
     #[inline(always)]
     fn weigh<P: Vector<Lane = A>>(&mut self, part: &Part, maxima: P) {
@@ -272,6 +326,19 @@ impl<A: Real> Scratch<A> {
         }
         max.store(&mut self.states.max[part.first..]);
         sums.store(&mut self.states.sum[part.first..]);
+    }
+
+    /// Takes dropped pairs out of a panel's weights and scores.
+    #[inline(always)]
+    fn leave_out<P: Vector<Lane = A>>(&mut self, terms: &Terms<'_>, dropout: &Dropout, part: &Part) {
+        let cells = ..part.tile.keys.len() * P::LANES;
+        terms.simd.run(LeaveOut {
+            dropout,
+            visibility: &terms.visibility,
+            tile: &part.tile,
+            weights: Grid { cells: &mut self.weights[cells], row_step: 1, key_step: P::LANES },
+            scores: &mut self.scores[cells],
+        });
     }
 
     /// The weighted sums of values, for a panel.
@@ -316,6 +383,39 @@ impl<A: Real> Scratch<A> {
         for (sum, output) in sums.into_iter().zip(output.chunks_exact_mut(P::LANES)) {
             sum.store(output);
         }
+    }
+}
+
+/// `q · k` of a panel of queries, `(dim, lanes)`, with some keys, `(keys, dim)`, after the [`Epilogue`] of a stage: `(keys, lanes)`.
+pub(crate) struct Products<'k, A> {
+    pub(crate) query: &'k [A],
+    pub(crate) key: &'k [A],
+    pub(crate) dim: usize,
+    pub(crate) terms: &'k Terms<'k>,
+    pub(crate) stage: Stage,
+    /// Those of a panel.
+    pub(crate) lanes: usize,
+    pub(crate) to: &'k mut [A],
+}
+
+impl<A: Real> Kernel<A> for Products<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        by_panels!(self.lanes, V, self);
+    }
+}
+
+impl<A: Real> Products<'_, A> {
+    #[inline(always)]
+    fn by_panels<P: Vector<Lane = A>>(self) {
+        let Self { query, key, dim, terms, stage, lanes, to } = self;
+        let epilogue = Epilogue::<P>::new(stage, terms);
+        let mut maxima = P::splat(A::NEG_INFINITY);
+        by_chains!(to.len() / lanes, [CHAINS, FEWER], (at, KEYS) => {
+            products_of::<P, KEYS>(query, (key, at, dim), to, epilogue, &mut maxima);
+        });
     }
 }
 

@@ -74,6 +74,7 @@ pub trait Compiled: Sized {
         heads: Heads<'_, Self>,
         states: &[(u64, ArrayViewD<'_, Wide<Self>>)],
         sink: &(dyn Fn(usize) -> Option<Wide<Self>> + Sync),
+        dropout_factor: Option<Wide<Self>>,
         simd: Simd,
     ) -> Result<(), Error>
     where
@@ -132,9 +133,10 @@ macro_rules! compiled {
                 heads: Heads<'_, Self>,
                 states: &[(u64, ArrayViewD<'_, Wide<Self>>)],
                 sink: &(dyn Fn(usize) -> Option<Wide<Self>> + Sync),
+                dropout_factor: Option<Wide<Self>>,
                 simd: Simd,
             ) -> Result<(), Error> {
-                join(heads, states, sink, simd)
+                join(heads, states, sink, dropout_factor, simd)
             }
         })*
     };
@@ -219,7 +221,7 @@ where
         let state = scalar::row(problem, (rows.batch, rows.head, rows.first))
             .with_sink(problem.terms.sink(rows.head));
         let output: Vec<_> = match rows.finish {
-            Finish::Mean => state.finish().collect(),
+            Finish::Mean => state.finish(problem.terms.dropout_factor()).collect(),
             Finish::Raw => state.output.clone(),
         };
         rows.put(0, state.max, state.sum, output.into_iter());
@@ -253,7 +255,7 @@ where
     decode_tasks(problem, (tasks, parts), threads, progress)?;
     let states = spans.iter().zip(&states).map(|((tile, _), states)| (*tile, states.view()));
     let sinks = |head| problem.terms.sink(head);
-    O::join(heads, &states.collect::<Vec<_>>(), &sinks, problem.terms.simd)
+    O::join(heads, &states.collect::<Vec<_>>(), &sinks, problem.terms.dropout_factor(), problem.terms.simd)
 }
 
 /// Every block of queries of every group over each span.
@@ -319,6 +321,7 @@ fn join<O: Element>(
     heads: Heads<'_, O>,
     states: &[(u64, ArrayViewD<'_, O::Accumulator>)],
     sink: &(dyn Fn(usize) -> Option<O::Accumulator> + Sync),
+    dropout_factor: Option<O::Accumulator>,
     simd: Simd,
 ) -> Result<(), Error> {
     let Some((_, first)) = states.first() else { return Ok(()) };
@@ -335,7 +338,15 @@ fn join<O: Element>(
         });
         let spans = spans.collect();
         let sink = sink(rows.head);
-        simd.run(join::Join { rows: rows.len(), spans, dim_value, sink, target: &mut rows, scratch });
+        simd.run(join::Join {
+            rows: rows.len(),
+            spans,
+            dim_value,
+            sink,
+            dropout_factor,
+            target: &mut rows,
+            scratch,
+        });
     })
 }
 

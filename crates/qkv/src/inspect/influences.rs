@@ -70,9 +70,10 @@ impl<A: Real> Influences<A> {
     ) {
         let (queries, keys) = (scores.queries.clone(), scores.keys.clone());
         let columns = head.terms.dim_value;
-        let role = (Role::Value, (head.batch, head.terms.key_head(head.head)));
+        let at = ((head.batch, head.terms.key_head(head.head)), keys.clone());
         scratch.values.resize(keys.len().max(scratch.values.len() / columns.max(1)) * columns, A::ZERO);
-        let values = rows_of_tile(head.arrays, role, keys.clone(), &mut scratch.values, columns);
+        let values =
+            rows_of_tile(head.arrays.of(Role::Value), head.terms.simd, at, &mut scratch.values, columns);
         let mut without = [0.0; QUERY_BLOCK];
         let rows = queries.start - self.first_query..queries.end - self.first_query;
         if let Some(own) = self.without.get(rows.clone()) {

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file takes its part
 #![allow(clippy::print_stderr)] // the line that runs a failing case again
 
+pub mod differentiated;
 pub mod inspected;
 
 use std::sync::Mutex;

@@ -1,0 +1,668 @@
+//! A block of queries against one tile of keys: its weights, what flows back through them, and the sums to which that adds.
+//!
+//! Weights and their gradients are made with queries in the lanes, as scores are. Each result is then the same kind of
+//! sum, with columns in the lanes: of rows (keys, queries or `d_output`), each times a number of the tile.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::dropout::LeaveOut;
+use crate::element::Real;
+use crate::forward::{
+    Arrays, Block, CHAINS, FEWER, Matrices, Part, PrefillScratch, Products, Role, all_finite, panel_lanes,
+    rows_of_tile, weight,
+};
+use crate::problem::{Stage, Terms};
+use crate::simd::math::tanh;
+use crate::simd::{self, Ahead, Kernel, PADDING, Register, Simd, Vector, Vectors, accumulate, by_chains};
+use crate::tile::{Grid, QUERY_BLOCK, Sort, TILE, Tile, cut};
+
+/// What is read, whatever its type.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'i, A> {
+    pub(super) terms: &'i Terms<'i>,
+    pub(super) arrays: &'i dyn Arrays<A>,
+    pub(super) output: &'i dyn Matrices<A>,
+    pub(super) d_output: &'i dyn Matrices<A>,
+    /// Maximum and sum of each row of all batches and heads.
+    pub(super) stats: [&'i [A]; 2],
+}
+
+/// Some pairs, and where what they add goes: in the order of batches, heads, blocks of queries and tiles of keys.
+pub(super) struct Job<'j, A> {
+    pub(super) batches: &'j [usize],
+    pub(super) heads: Range<usize>,
+    pub(super) queries: Range<usize>,
+    pub(super) keys: Range<usize>,
+    pub(super) to: Targets<'j, A>,
+}
+
+/// Of each gradient that is wanted the part that a job adds to. All batches of the job share it.
+pub(super) struct Targets<'j, A> {
+    /// `(heads, queries, dim)`
+    pub(super) query: Option<&'j mut [A]>,
+    /// `(keys, dim)`, shared by the heads.
+    pub(super) key: Option<&'j mut [A]>,
+    /// `(keys, dim_value)`, shared by the heads.
+    pub(super) value: Option<&'j mut [A]>,
+    pub(super) biases: SmallVec<[BiasTarget<'j, A>; 1]>,
+}
+
+/// Some heads, rows and columns of a bias, whose axes of 1 serve all.
+pub(super) struct BiasTarget<'j, A> {
+    pub(super) cells: &'j mut [A],
+    /// How far apart two heads are; 0 where one serves all.
+    pub(super) of_head: usize,
+    /// The query and key that the cells begin with.
+    pub(super) first: (usize, usize),
+    /// Rows and columns of the whole matrix.
+    pub(super) dim: (usize, usize),
+}
+
+impl<A> Default for Targets<'_, A> {
+    fn default() -> Self {
+        Self { query: None, key: None, value: None, biases: SmallVec::new() }
+    }
+}
+
+/// A thread's buffers.
+pub(super) struct Scratch<A> {
+    /// The block's queries, transposed, and the scores of one panel.
+    scores: PrefillScratch<A>,
+    /// The block's `d_output`, panel after panel, each `(dim_value, lanes)`.
+    d_output_lanes: Vec<A>,
+    packed: Packed<A>,
+    grids: Grids<A>,
+}
+
+/// Rows that do not lie in memory as they are needed.
+struct Packed<A> {
+    query: Vec<A>,
+    d_output: Vec<A>,
+    key: Vec<A>,
+    value: Vec<A>,
+}
+
+/// What is known of each pair of a tile: `(TILE, QUERY_BLOCK)`, 0 where masked.
+struct Grids<A> {
+    /// As they are mixed: without those that are dropped.
+    weights: Vec<A>,
+    /// The gradients of masked scores.
+    masked: Vec<A>,
+    /// The gradients of `q · k`.
+    products: Vec<A>,
+    /// Whether 0 does not say enough: which pairs may be attended, and which of these are mixed.
+    select: bool,
+    visible: Vec<bool>,
+    mixed: Vec<bool>,
+    /// Of one panel, `(TILE, lanes)`: the gradients of weights, the slope of the softcap, and what dropout makes of a weight of 1.
+    d_weights: Vec<A>,
+    slopes: Vec<A>,
+    factors: Vec<A>,
+}
+
+impl<A: Real> Scratch<A> {
+    pub(super) fn new(terms: &Terms<'_>) -> Self {
+        let (dim, dim_value) = (terms.dim, terms.dim_value);
+        let zeros = |count: usize| vec![A::ZERO; count];
+        // The last vector of a row may reach beyond its end.
+        let rows = |count: usize, dim: usize| zeros(count * dim + PADDING);
+        let pairs = TILE * QUERY_BLOCK;
+        Self {
+            scores: PrefillScratch::new(dim, 0),
+            d_output_lanes: zeros(dim_value * QUERY_BLOCK),
+            packed: Packed {
+                query: rows(QUERY_BLOCK, dim),
+                d_output: rows(QUERY_BLOCK, dim_value),
+                key: rows(TILE, dim),
+                value: zeros(TILE * dim_value),
+            },
+            grids: Grids {
+                weights: zeros(pairs),
+                masked: zeros(pairs),
+                products: zeros(pairs),
+                select: false,
+                visible: vec![false; pairs],
+                mixed: vec![false; pairs],
+                d_weights: zeros(pairs),
+                slopes: zeros(pairs),
+                factors: zeros(pairs),
+            },
+        }
+    }
+}
+
+/// A job with what it reads.
+pub(super) struct Work<'w, 'j, A> {
+    pub(super) inputs: Inputs<'w, A>,
+    /// Of each row of all batches and heads.
+    pub(super) deltas: &'w [A],
+    pub(super) job: Job<'j, A>,
+    pub(super) scratch: &'w mut Scratch<A>,
+}
+
+impl<A: Real> Work<'_, '_, A> {
+    /// Goes through all pairs of the job.
+    pub(super) fn run(mut self) {
+        let Inputs { terms, arrays, .. } = self.inputs;
+        let lanes = panel_lanes::<A>(terms.simd, self.job.queries.len());
+        for &batch in self.job.batches {
+            for head in self.job.heads.clone() {
+                for (_, queries) in cut(self.job.queries.clone(), 0, QUERY_BLOCK) {
+                    self.add_block(&Block { terms, arrays, batch, head, queries }, lanes);
+                }
+            }
+        }
+    }
+
+    /// Adds what a block gives over all keys of the job.
+    fn add_block(&mut self, block: &Block<'_, A>, lanes: usize) {
+        let Self { inputs, deltas, job, scratch } = self;
+        let (terms, rows, at) = (block.terms, block.queries.len(), (block.batch, block.head));
+        let seen = terms.visibility.keys_of_rows(block.batch, &block.queries);
+        let seen = seen.start.max(job.keys.start)..seen.end.min(job.keys.end);
+        let mut tiles = cut(seen, terms.visibility.key_offset, TILE)
+            .map(|(_, keys)| block.tile(block.queries.clone(), keys))
+            .map(|tile| (terms.sort(&tile), tile))
+            .filter(|&(sort, _)| sort != Sort::Empty)
+            .peekable();
+        if tiles.peek().is_none() {
+            return;
+        }
+        let Scratch { scores, d_output_lanes, packed, grids } = &mut **scratch;
+        scores.load_queries(block, lanes);
+        for first in (0..rows).step_by(lanes) {
+            let queries = block.queries_of(&(first..rows.min(first + lanes)));
+            let to = &mut d_output_lanes[first * terms.dim_value..][..lanes * terms.dim_value];
+            inputs.d_output.columns(terms.simd, at, queries, (to, lanes), Ahead::NOTHING);
+        }
+        let start = (block.batch * terms.heads + block.head) * terms.len_query;
+        let of_rows = start + block.queries.start..start + block.queries.end;
+        let [max, sum] = inputs.stats.map(|stats| padded(&stats[of_rows.clone()]));
+        let stats = [max, sum, padded(&deltas[of_rows])];
+
+        let of_block = |matrices| Rows { matrices, at, rows: block.queries.clone() };
+        let query = match job.to.key {
+            Some(_) => of_block(inputs.arrays.of(Role::Query)).vectors(terms, &mut packed.query, terms.dim),
+            None => &[],
+        };
+        let d_output = match job.to.value {
+            Some(_) => of_block(inputs.d_output).vectors(terms, &mut packed.d_output, terms.dim_value),
+            None => &[],
+        };
+        let block_is_finite = all_finite(query) && all_finite(d_output);
+
+        for (sort, tile) in tiles {
+            let of_key =
+                |role| Rows { matrices: inputs.arrays.of(role), at: block.of_key(), rows: tile.keys.clone() };
+            let key = of_key(Role::Key).vectors(terms, &mut packed.key, terms.dim);
+            let (of_value, place) = (inputs.arrays.of(Role::Value), (block.of_key(), tile.keys.clone()));
+            let value = rows_of_tile(of_value, terms.simd, place, &mut packed.value, terms.dim_value);
+            // NaN and ∞ times 0 would be NaN, so where there are such numbers pairs that are out are left out.
+            let some_are_out = sort == Sort::Mixed || terms.dropout.is_some();
+            grids.select = some_are_out && !(block_is_finite && all_finite(key));
+            for first in (0..rows).step_by(lanes) {
+                let queries = block.queries_of(&(first..rows.min(first + lanes)));
+                let part = part_of(terms, &tile, sort, queries, first);
+                let d_output = &d_output_lanes[first * terms.dim_value..];
+                let stats = stats.each_ref().map(|stats| &stats[first..]);
+                grids.fill(scores, &Panel { terms, part, tile: &tile, lanes, key, value, d_output, stats });
+            }
+            grids.add_to(job, block, &tile, Summed { query, key, d_output });
+        }
+    }
+}
+
+/// A number for each row of a block, as many as there are lanes.
+fn padded<A: Real>(of_rows: &[A]) -> [A; QUERY_BLOCK] {
+    let mut padded = [A::ONE; QUERY_BLOCK];
+    padded[..of_rows.len()].copy_from_slice(of_rows);
+    padded
+}
+
+/// Some rows of a matrix.
+struct Rows<'r, A> {
+    matrices: &'r dyn Matrices<A>,
+    at: (usize, usize),
+    rows: Range<usize>,
+}
+
+impl<'r, A: Real> Rows<'r, A> {
+    /// One after the other, each to be read by whole vectors: where they lie, if no vector reaches beyond the last, or packed.
+    fn vectors(self, terms: &Terms<'_>, packed: &'r mut [A], dim: usize) -> &'r [A] {
+        let Self { matrices, at, rows } = self;
+        if dim.is_multiple_of(PADDING)
+            && let Some(rows) = matrices.in_place(at, rows.clone(), dim)
+        {
+            return rows;
+        }
+        let count = rows.len() * dim;
+        matrices.rows(terms.simd, at, rows, &mut packed[..count], dim);
+        &packed[..count + PADDING]
+    }
+}
+
+/// What some queries of a tile may see of it.
+fn part_of(terms: &Terms<'_>, tile: &Tile, sort: Sort, queries: Range<usize>, first: usize) -> Part {
+    let mut part = Part { tile: Tile { rows: queries, ..tile.clone() }, sort, first };
+    if sort == Sort::Mixed {
+        // Fewer queries may see fewer keys.
+        let seen = terms.visibility.keys_of_rows(tile.batch, &part.tile.rows);
+        part.tile.keys = seen.start.max(tile.keys.start)..seen.end.min(tile.keys.end);
+        part.sort = if part.tile.keys.is_empty() { Sort::Empty } else { terms.sort(&part.tile) };
+    }
+    part
+}
+
+/// The queries of one panel against a tile.
+struct Panel<'p, A> {
+    terms: &'p Terms<'p>,
+    /// What these queries may see of the tile.
+    part: Part,
+    tile: &'p Tile,
+    lanes: usize,
+    /// The tile's, `(keys, dim)` and `(keys, dim_value)`.
+    key: &'p [A],
+    value: &'p [A],
+    /// `(dim_value, lanes)`
+    d_output: &'p [A],
+    /// Maximum, sum and delta of each query.
+    stats: [&'p [A]; 3],
+}
+
+/// Rows that are summed up, to be read by whole vectors: of a block queries and `d_output`, of a tile keys.
+struct Summed<'r, A> {
+    query: &'r [A],
+    key: &'r [A],
+    d_output: &'r [A],
+}
+
+impl<A: Real> Grids<A> {
+    /// Fills the columns of a panel.
+    fn fill(&mut self, scores: &mut PrefillScratch<A>, panel: &Panel<'_, A>) {
+        let Panel { terms, part, tile, lanes, .. } = panel;
+        let seen = match part.sort {
+            Sort::Empty => 0..0,
+            _ => part.tile.keys.start - tile.keys.start..part.tile.keys.end - tile.keys.start,
+        };
+        for key in (0..seen.start).chain(seen.end..tile.keys.len()) {
+            let cells = key * QUERY_BLOCK + part.first..key * QUERY_BLOCK + part.first + lanes;
+            for numbers in [&mut self.weights, &mut self.masked, &mut self.products] {
+                numbers[cells.clone()].fill(A::ZERO);
+            }
+            self.visible[cells.clone()].fill(false);
+            self.mixed[cells].fill(false);
+        }
+        if seen.is_empty() {
+            return;
+        }
+        let key = &panel.key[seen.start * terms.dim..seen.end * terms.dim];
+        let cells = ..seen.len() * lanes;
+        if let Some(cap) = terms.softcap {
+            scores.score_apart(terms, part, key, Stage::Scaled, *lanes);
+            terms.simd.run(Slopes { cap, scaled: &scores.scores[cells], to: &mut self.slopes[cells] });
+        }
+        scores.score_apart(terms, part, key, Stage::Masked, *lanes);
+        terms.simd.run(Products {
+            query: panel.d_output,
+            key: &panel.value[seen.start * terms.dim_value..seen.end * terms.dim_value],
+            dim: terms.dim_value,
+            terms,
+            stage: Stage::Raw,
+            lanes: *lanes,
+            to: &mut self.d_weights[cells],
+        });
+        if let Some(dropout) = &terms.dropout {
+            self.factors[cells].fill(A::from_f64(dropout.factor));
+            terms.simd.run(LeaveOut {
+                dropout,
+                visibility: &terms.visibility,
+                tile: &part.tile,
+                weights: Grid { cells: &mut self.factors[cells], row_step: 1, key_step: *lanes },
+                scores: &mut [],
+            });
+        }
+        let scores = &scores.scores[cells];
+        if self.select {
+            for (at, &s) in scores.iter().enumerate() {
+                let cell = (seen.start + at / lanes) * QUERY_BLOCK + part.first + at % lanes;
+                self.visible[cell] = s != A::NEG_INFINITY;
+                self.mixed[cell] =
+                    self.visible[cell] && (terms.dropout.is_none() || self.factors[at] != A::ZERO);
+            }
+        }
+        let first_cell = seen.start * QUERY_BLOCK + part.first;
+        terms.simd.run(Flow { terms, lanes: *lanes, scores, stats: panel.stats, first_cell, grids: self });
+    }
+
+    /// Adds a tile to all that its job has to fill.
+    fn add_to(&self, job: &mut Job<'_, A>, block: &Block<'_, A>, tile: &Tile, rows: Summed<'_, A>) {
+        let terms = block.terms;
+        let (dim, dim_value, keys, queries) =
+            (terms.dim, terms.dim_value, tile.keys.len(), block.queries.len());
+        let of_keys =
+            |numbers, within| Numbers { numbers, within, chain: QUERY_BLOCK, step: 1, steps: queries };
+        let visible = self.select.then_some(&self.visible[..]);
+        let from = tile.keys.start - job.keys.start;
+        if let Some(to) = &mut job.to.value {
+            let numbers = of_keys(&self.weights[..], self.select.then_some(&self.mixed[..]));
+            let to = &mut to[from * dim_value..][..keys * dim_value];
+            terms.simd.run(Sums { numbers, rows: rows.d_output, to, dim: dim_value });
+        }
+        if let Some(to) = &mut job.to.key {
+            let numbers = of_keys(&self.products[..], visible);
+            let to = &mut to[from * dim..][..keys * dim];
+            terms.simd.run(Sums { numbers, rows: rows.query, to, dim });
+        }
+        if let Some(to) = &mut job.to.query {
+            let numbers = Numbers {
+                numbers: &self.products,
+                within: visible,
+                chain: 1,
+                step: QUERY_BLOCK,
+                steps: keys,
+            };
+            let before = (block.head - job.heads.start) * job.queries.len();
+            let from = before + block.queries.start - job.queries.start;
+            let to = &mut to[from * dim..][..queries * dim];
+            terms.simd.run(Sums { numbers, rows: rows.key, to, dim });
+        }
+        for to in &mut job.to.biases {
+            to.add(terms.simd, &self.masked, block.head - job.heads.start, tile);
+        }
+    }
+}
+
+/// `1 - tanh²` of scaled scores: the slope of the softcap.
+struct Slopes<'s, A> {
+    cap: f64,
+    scaled: &'s [A],
+    to: &'s mut [A],
+}
+
+impl<A: Real> Kernel<A> for Slopes<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        let (inverse, zero, one) =
+            (V::splat(A::from_f64(1.0 / self.cap)), V::splat(A::ZERO), V::splat(A::ONE));
+        for (scaled, slope) in self.scaled.chunks_exact(V::LANES).zip(self.to.chunks_exact_mut(V::LANES)) {
+            let t = tanh(V::load(scaled).mul(inverse));
+            zero.sub(t).mul_add(t, one).store(slope);
+        }
+    }
+}
+
+/// From the scores of a panel and the gradients of its weights to all else that is known of its pairs.
+struct Flow<'f, A> {
+    terms: &'f Terms<'f>,
+    lanes: usize,
+    /// `(keys, lanes)`
+    scores: &'f [A],
+    stats: [&'f [A]; 3],
+    /// Of the first pair in the grids.
+    first_cell: usize,
+    grids: &'f mut Grids<A>,
+}
+
+impl<A: Real> Kernel<A> for Flow<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(mut self) {
+        /// Keys whose exponentials overlap.
+        const KEYS: usize = 4;
+        let keys = self.scores.len() / self.lanes;
+        for lane in (0..self.lanes).step_by(V::LANES) {
+            for key in (0..keys / KEYS * KEYS).step_by(KEYS) {
+                self.keys::<V, KEYS>(key, lane);
+            }
+            for key in keys / KEYS * KEYS..keys {
+                self.keys::<V, 1>(key, lane);
+            }
+        }
+    }
+}
+
+impl<A: Real> Flow<'_, A> {
+    #[inline(always)]
+    fn keys<V: Vector<Lane = A>, const KEYS: usize>(&mut self, first: usize, lane: usize) {
+        let Self { terms, lanes, scores, stats: [max, sum, delta], first_cell, grids } = self;
+        let [max, sum, delta] = [V::load(&max[lane..]), V::load(&sum[lane..]), V::load(&delta[lane..])];
+        let (none, zero) = (V::splat(A::NEG_INFINITY), V::splat(A::ZERO));
+        let scale = V::splat(A::from_f64(terms.scale));
+        let mut of_keys = [none; KEYS];
+        for (key, s) in of_keys.iter_mut().enumerate() {
+            *s = V::load(&scores[(first + key) * *lanes + lane..]);
+        }
+        let weights = weight(of_keys, [max; KEYS], [sum; KEYS]);
+        for key in 0..KEYS {
+            let of_panel = (first + key) * *lanes + lane;
+            let cell = *first_cell + (first + key) * QUERY_BLOCK + lane;
+            let (mut mixed, mut d_weight) = (weights[key], V::load(&grids.d_weights[of_panel..]));
+            if terms.dropout.is_some() {
+                let factor = V::load(&grids.factors[of_panel..]);
+                mixed = factor.if_equal(zero, zero, mixed.mul(factor));
+                d_weight = factor.if_equal(zero, zero, d_weight.mul(factor));
+            }
+            let masked = weights[key].mul(d_weight.sub(delta));
+            // Whatever the value of a masked pair is.
+            let masked = of_keys[key].if_equal(none, zero, masked);
+            let mut product = masked;
+            if terms.softcap.is_some() {
+                product = product.mul(V::load(&grids.slopes[of_panel..]));
+                product = of_keys[key].if_equal(none, zero, product);
+            }
+            mixed.store(&mut grids.weights[cell..]);
+            masked.store(&mut grids.masked[cell..]);
+            product.mul(scale).store(&mut grids.products[cell..]);
+        }
+    }
+}
+
+/// Numbers of a tile, of each result one for each step.
+#[derive(Clone, Copy)]
+struct Numbers<'n, A> {
+    numbers: &'n [A],
+    /// If some pairs are to be left out, which are in.
+    within: Option<&'n [bool]>,
+    /// How far apart those of two results are, and of two steps.
+    chain: usize,
+    step: usize,
+    steps: usize,
+}
+
+/// Chains over a tile: rows, `(steps, dim)`, each times its number for the result; they are added to `(results, dim)`.
+struct Sums<'s, A> {
+    numbers: Numbers<'s, A>,
+    rows: &'s [A],
+    to: &'s mut [A],
+    dim: usize,
+}
+
+impl<A: Real> Kernel<A> for Sums<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(mut self) {
+        let mut column = 0;
+        while column < self.dim {
+            let left = self.dim - column;
+            if V::REGISTERS >= 32 && left >= 4 * V::LANES {
+                self.add_columns::<[V; 4]>(column);
+                column += 4 * V::LANES;
+            } else if left >= 2 * V::LANES {
+                self.add_columns::<[V; 2]>(column);
+                column += 2 * V::LANES;
+            } else {
+                self.add_columns::<V>(column);
+                column += V::LANES;
+            }
+        }
+    }
+}
+
+impl<A: Real> Sums<'_, A> {
+    #[inline(always)]
+    fn add_columns<V: Vector<Lane = A>>(&mut self, column: usize) {
+        let results = self.to.len() / self.dim;
+        if self.numbers.within.is_some() {
+            for at in 0..results {
+                self.add_chains::<V, 1, true>(at, column);
+            }
+            return;
+        }
+        by_chains!(results, [CHAINS, FEWER], (at, RESULTS) => self.add_chains::<V, RESULTS, false>(at, column));
+    }
+
+    /// A few results, from `at` on, in a vector of columns.
+    #[inline(always)]
+    fn add_chains<V: Vector<Lane = A>, const RESULTS: usize, const SELECT: bool>(
+        &mut self,
+        at: usize,
+        column: usize,
+    ) {
+        let mut sums = [V::splat(A::ZERO); RESULTS];
+        let Numbers { numbers, within, chain, step, steps } = self.numbers;
+        let (first, dim) = (at * chain, self.dim);
+        match within {
+            Some(within) if SELECT => {
+                for i in (0..steps).filter(|i| within[first + i * step]) {
+                    let row = V::load(&self.rows[i * dim + column..]);
+                    sums[0] = row.mul_add(V::splat(numbers[first + i * step]), sums[0]);
+                }
+            }
+            _ => {
+                let rows = Vectors { numbers: &self.rows[column..], stride: dim };
+                let numbers = simd::Numbers { numbers: &numbers[first..], chain, step };
+                accumulate(&mut sums, steps, rows, numbers, Ahead::NOTHING);
+            }
+        }
+        for (result, sum) in sums.into_iter().enumerate() {
+            let to = &mut self.to[(at + result) * dim..][column..dim];
+            if to.len() >= V::LANES {
+                added(V::load(to), sum).store(to);
+            } else {
+                let mut lanes = [A::ZERO; 4 * PADDING];
+                sum.store(&mut lanes);
+                for (to, lane) in to.iter_mut().zip(lanes) {
+                    *to = added(*to, lane);
+                }
+            }
+        }
+    }
+}
+
+/// A result with a chain more; every NaN is the canonical one.
+#[inline(always)]
+fn added<V: Vector>(result: V, chain: V) -> V {
+    let sum = result.add(chain);
+    sum.if_equal(sum, sum, V::splat(V::Lane::NAN))
+}
+
+impl<A: Real> BiasTarget<'_, A> {
+    pub(super) fn reborrow(&mut self) -> BiasTarget<'_, A> {
+        BiasTarget { cells: self.cells, ..*self }
+    }
+
+    /// Adds a tile, `(keys, QUERY_BLOCK)`, of one of the heads.
+    fn add(&mut self, simd: Simd, grid: &[A], head: usize, tile: &Tile) {
+        let (rows, columns) = (tile.rows.len(), tile.keys.len());
+        let (from_query, from_key) = (tile.rows.start - self.first.0, tile.keys.start - self.first.1);
+        let cells = &mut self.cells[head * self.of_head..];
+        let of_row =
+            |row: usize| (0..columns).fold(A::ZERO, |sum, column| sum + grid[column * QUERY_BLOCK + row]);
+        match self.dim {
+            (1, 1) => cells[0] = added(cells[0], (0..rows).fold(A::ZERO, |sum, row| sum + of_row(row))),
+            (1, _) => {
+                let of_keys = grid.chunks(QUERY_BLOCK).map(|of_key| &of_key[..rows]);
+                for (cell, of_key) in cells[from_key..][..columns].iter_mut().zip(of_keys) {
+                    *cell = added(*cell, of_key.iter().fold(A::ZERO, |sum, &e| sum + e));
+                }
+            }
+            (_, 1) => {
+                for (row, cell) in cells[from_query..][..rows].iter_mut().enumerate() {
+                    *cell = added(*cell, of_row(row));
+                }
+            }
+            (_, width) => {
+                let cells = &mut cells[from_query * width + from_key..];
+                simd.run(AddTransposed { grid, rows, columns, cells, width });
+            }
+        }
+    }
+}
+
+/// Adds a tile, `(keys, QUERY_BLOCK)`, to cells whose rows are queries, `width` apart.
+struct AddTransposed<'a, A> {
+    grid: &'a [A],
+    rows: usize,
+    columns: usize,
+    cells: &'a mut [A],
+    width: usize,
+}
+
+impl<A: Real> Kernel<A> for AddTransposed<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        let Self { grid, rows, columns, cells, width } = self;
+        let (whole_rows, whole_columns) = (rows / V::LANES * V::LANES, columns / V::LANES * V::LANES);
+        for row in (0..whole_rows).step_by(V::LANES) {
+            for column in (0..whole_columns).step_by(V::LANES) {
+                let mut square = [V::splat(A::ZERO); PADDING];
+                for (i, of_key) in square[..V::LANES].iter_mut().enumerate() {
+                    *of_key = V::load(&grid[(column + i) * QUERY_BLOCK + row..]);
+                }
+                V::transpose(&mut square);
+                for (i, &of_query) in square[..V::LANES].iter().enumerate() {
+                    let cells = &mut cells[(row + i) * width + column..][..V::LANES];
+                    added(V::load(cells), of_query).store(cells);
+                }
+            }
+        }
+        for row in 0..rows {
+            for column in if row < whole_rows { whole_columns } else { 0 }..columns {
+                let cell = &mut cells[row * width + column];
+                *cell = added(*cell, grid[column * QUERY_BLOCK + row]);
+            }
+        }
+    }
+}
+
+/// `Σ d_output · output` of some queries of one head.
+pub(super) struct Deltas<'d, A> {
+    pub(super) inputs: Inputs<'d, A>,
+    pub(super) at: (usize, usize),
+    pub(super) queries: Range<usize>,
+    pub(super) to: &'d mut [A],
+    /// Of `output` and `d_output`, each `(dim_value, lanes)`.
+    pub(super) lanes: &'d mut [Vec<A>; 2],
+}
+
+impl<A: Real> Kernel<A> for Deltas<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Register<Lane = A>>(self) {
+        let Self { inputs, at, queries, to, lanes: [output, d_output] } = self;
+        let terms = inputs.terms;
+        for (first, to) in (queries.start..).step_by(V::LANES).zip(to.chunks_mut(V::LANES)) {
+            let rows = first..first + to.len();
+            for (matrices, lanes) in [(inputs.output, &mut *output), (inputs.d_output, &mut *d_output)] {
+                matrices.columns(terms.simd, at, rows.clone(), (lanes, V::LANES), Ahead::NOTHING);
+            }
+            let mut sums = V::splat(A::ZERO);
+            let both = d_output.chunks_exact(V::LANES).zip(output.chunks_exact(V::LANES));
+            for (d_output, output) in both.take(terms.dim_value) {
+                sums = V::load(d_output).mul_add(V::load(output), sums);
+            }
+            let mut padded = [A::ZERO; PADDING];
+            sums.store(&mut padded);
+            to.copy_from_slice(&padded[..to.len()]);
+        }
+    }
+}
