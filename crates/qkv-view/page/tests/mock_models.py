@@ -358,14 +358,14 @@ class Model:
         parts = self.matrices(*place)
         weights, influence = parts["weights"][:, key], parts["influence"][:, key]
         order = np.argsort(-np.nan_to_num(weights, nan=-1), kind="stable")[:count]
+        listed = [at for at in order if weights[at] > 0]
         return {
             "key": key,
             "token": self.token("key", key),
             "received": weights.sum(),
             "queries": int((weights > 0).sum()),
-            "by_weight": [
-                self.pair("query", at, weights[at], influence[at]) for at in order if weights[at] > 0
-            ],
+            "rest": np.delete(weights, listed).sum(),
+            "by_weight": [self.pair("query", at, weights[at], influence[at]) for at in listed],
         }
 
 
@@ -490,7 +490,8 @@ class Formula(Model):
     def key(self, place, key, count):
         weights, (by_weight, _) = self.some("query", key, count, place)
         found = {"key": key, "token": self.token("key", key), "received": weights.sum()}
-        return {**found, "queries": self.len_query - key, "by_weight": by_weight}
+        rest = weights.sum() - sum(one["weight"] for one in by_weight)
+        return {**found, "queries": self.len_query - key, "rest": rest, "by_weight": by_weight}
 
 
 def long_text(length):

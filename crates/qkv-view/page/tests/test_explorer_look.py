@@ -97,7 +97,7 @@ def test_everything_has_a_name(explore):
         settled_enough = ".pair" if "q=" in fragment else ".thumbnail:not(.empty)"
         page.wait_for_selector(settled_enough)
         nameless = page.evaluate(
-            "Array.from(document.querySelectorAll('input, button, select, section, [role], [tabindex]'))"
+            "Array.from(document.querySelectorAll('input, button, select, section, [role]:not([role=status]), [tabindex]'))"
             ".filter((one) => one.closest('#explorer'))"
             ".filter((one) => !one.closest('[hidden]'))"
             ".filter((one) => !(one.getAttribute('aria-label') || one.labels?.[0]?.textContent.trim()"
