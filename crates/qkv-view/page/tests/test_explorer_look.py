@@ -97,8 +97,8 @@ def test_everything_has_a_name(explore):
         settled_enough = ".pair" if "q=" in fragment else ".thumbnail:not(.empty)"
         page.wait_for_selector(settled_enough)
         nameless = page.evaluate(
-            "Array.from(document.querySelectorAll('input, button, select, section, [role]:not([role=status]), [tabindex]'))"
-            ".filter((one) => one.closest('#explorer'))"
+            "Array.from(document.querySelectorAll('input, button, select, section, [role], [tabindex]'))"
+            ".filter((one) => one.closest('#explorer') && one.getAttribute('role') !== 'status')"
             ".filter((one) => !one.closest('[hidden]'))"
             ".filter((one) => !(one.getAttribute('aria-label') || one.labels?.[0]?.textContent.trim()"
             " || one.textContent.trim())).map((one) => one.outerHTML.slice(0, 120))"
