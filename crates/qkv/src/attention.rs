@@ -172,6 +172,8 @@ impl<'a> Attention<'a> {
     ///
     /// Which are left out depends on the seed, batch, head, and the positions of query and key, and on nothing else: see
     /// [`Call::kept`]. Weights and log-sum-exp are those from before.
+    ///
+    /// Sources: Srivastava et al., “Dropout” (2014); Salmon et al., “Parallel random numbers” (2011), for Philox.
     pub fn dropout(mut self, probability: f64, seed: u64) -> Self {
         self.dropout = Some((probability, seed));
         self

@@ -10,7 +10,8 @@ use half::{bf16, f16};
 use ndarray::ArrayD;
 use smallvec::SmallVec;
 
-use super::block::{BiasTarget, Deltas, Inputs, Job, Scratch, Targets, Work};
+use super::block::{Deltas, Inputs, Job, Scratch, Targets, Work};
+use super::sums::BiasTarget;
 use super::{Results, Returned};
 use crate::attention::Progress;
 use crate::bias::BiasPlanes;

@@ -11,13 +11,14 @@
 //! d_sink  = -Σ exp(sink - max) / sum · delta
 //! ```
 //!
-//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output; `jobs.rs` says which
+//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output, and added up (`sums.rs`); `jobs.rs` says which
 //! pairs are gone through for which result, and `scalar.rs` is the program that all of it equals, bit for bit.
 
 mod block;
 mod jobs;
 mod reference;
 mod scalar;
+mod sums;
 
 use ndarray::{Array, ArrayD, ArrayView, Dimension};
 
@@ -45,6 +46,8 @@ pub(crate) struct Wanted {
 }
 
 /// A call to be differentiated: see [`Call::backward`](crate::Call::backward).
+///
+/// Source: Dao et al., “FlashAttention” (2022), appendix B, for gradients from recomputed weights in linear memory.
 ///
 /// ```
 /// use ndarray::{Array2, array};
