@@ -72,8 +72,10 @@ pub struct Array<'py> {
     strides: Axes<isize>,
     data: NonNull<u8>,
     is_writable: bool,
-    /// The shape as it was given, before axes were moved, put in front or repeated.
+    /// The shape before axes were moved, put in front or repeated.
     given: Axes<usize>,
+    /// The axis that was repeated.
+    repeated: Option<usize>,
     object: Bound<'py, PyAny>,
     /// Of producers that hand over ownership.
     _tensor: Option<ImportedDlpack>,
@@ -127,6 +129,7 @@ impl<'py> Array<'py> {
             dtype,
             strides: steps.map(|(&step, &extent)| if extent > 1 { step } else { 0 }).collect(),
             given: shape.clone(),
+            repeated: None,
             shape,
             data: NonNull::new(data).unwrap_or(DANGLING),
             is_writable,
@@ -145,6 +148,16 @@ impl<'py> Array<'py> {
 
     pub fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    /// The shape as it was given, before axes were moved, put in front or repeated.
+    pub fn given(&self) -> &[usize] {
+        &self.given
+    }
+
+    /// The axis, if there is one, that had length 1 and was repeated.
+    pub fn repeated(&self) -> Option<usize> {
+        self.repeated
     }
 
     pub fn is_empty(&self) -> bool {
@@ -183,9 +196,10 @@ impl<'py> Array<'py> {
     /// # Errors
     /// If there are more elements then than a machine word can count.
     pub fn repeat(&mut self, axis: usize, extent: usize) -> PyResult<()> {
-        if self.shape[axis] == 1 {
+        if self.shape[axis] == 1 && extent != 1 {
             self.shape[axis] = extent;
             self.strides[axis] = 0;
+            self.repeated = Some(axis);
         }
         if fits(&self.shape, &self.strides, self.dtype.element_size()) {
             return Ok(());

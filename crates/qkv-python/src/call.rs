@@ -5,7 +5,7 @@ use ndarray::{ArrayD, ArrayViewD, ArrayViewMutD, IxDyn};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use qkv::{Attention, Call, Error, Stage};
 use qkv_view::scene::Shapes;
 use qkv_view::show;
@@ -13,13 +13,29 @@ use smallvec::SmallVec;
 
 use crate::array::{Array, Number, give};
 use crate::error::Stop;
-use crate::options::Options;
+use crate::options::{Function, Options};
 use crate::{exported, pool, source};
 
 /// As many as NumPy's arrays had for long, and results can be handed over with.
 const MOST_AXES: usize = 32;
 
 type Extents = SmallVec<[usize; 4]>;
+
+/// The arguments of a function that takes queries, keys, values and options, read.
+///
+/// # Errors
+/// As [`Options::new`] and [`Inputs::new`].
+pub fn read<'py>(
+    function: Function,
+    arrays: [&Bound<'py, PyAny>; 3],
+    positional: &Bound<'py, PyTuple>,
+    named: Option<&Bound<'py, PyDict>>,
+) -> PyResult<(Inputs<'py>, Options<'py>)> {
+    let mut options = Options::new(function, positional, named)?;
+    let inputs = Inputs::new(arrays, &options)?;
+    options.draw_seed(inputs.query.object())?;
+    Ok((inputs, options))
+}
 
 /// Queries, keys and values of one type and rank, `(…, heads, len, dim)`.
 pub struct Inputs<'py> {
@@ -143,7 +159,7 @@ impl<'py> Inputs<'py> {
 }
 
 /// Moves the axis of heads before that of positions.
-fn heads_first(array: &mut Array<'_>) -> PyResult<()> {
+pub fn heads_first(array: &mut Array<'_>) -> PyResult<()> {
     let Some(axis) = array.shape().len().checked_sub(3) else {
         return Err(array.wrong_shape("(…, len, heads, dim), as layout=\"bshd\" has them"));
     };
@@ -182,14 +198,20 @@ impl<T: Number> Views<'_, T> {
     }
 }
 
+/// What a call gives back, for Python.
+pub struct Attended<'py> {
+    pub output: Bound<'py, PyAny>,
+    pub weights: Option<Bound<'py, PyAny>>,
+    pub lse: Option<Bound<'py, PyAny>>,
+    /// Maximum and sum.
+    pub row_stats: Option<[Bound<'py, PyAny>; 2]>,
+}
+
 /// Attention, with all that was asked for.
 ///
 /// # Errors
 /// If shapes or options do not fit, there is no memory, or a signal raised.
-pub fn attend<'py, T: Number>(
-    inputs: &Inputs<'py>,
-    mut options: Options<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+pub fn attend<'py, T: Number>(inputs: &Inputs<'py>, mut options: Options<'py>) -> PyResult<Attended<'py>> {
     let like = inputs.query.object();
     let mut out = options.out.take();
     if let Some(out) = &mut out {
@@ -204,9 +226,9 @@ pub fn attend<'py, T: Number>(
     let run_into = |target: ArrayViewMutD<'_, T>| {
         let extras =
             views.compute(inputs, &attention, options.threads, |call| wanted.of(call).run_into(target))?;
-        PyResult::Ok((extras.weights, extras.lse))
+        PyResult::Ok((extras.weights, extras.lse, extras.row_stats))
     };
-    let (output, (weights, lse)) = if let Some(mut out) = out {
+    let (output, (weights, lse, row_stats)) = if let Some(mut out) = out {
         // SAFETY: `check_out` has seen that it lies apart from all inputs.
         let extras = run_into(unsafe { out.numbers_mut()? })?;
         source::written(out.object())?;
@@ -222,11 +244,15 @@ pub fn attend<'py, T: Number>(
         (give(like, output)?, extras)
     } else {
         let result = views.compute(inputs, &attention, options.threads, |call| wanted.of(call).run())?;
-        (give(like, result.output)?, (result.weights, result.lse))
+        (give(like, result.output)?, (result.weights, result.lse, result.row_stats))
     };
-    let weights = weights.map(|weights| give(like, weights)).transpose()?;
-    let lse = lse.map(|lse| give(like, lse)).transpose()?;
-    named(output, weights, lse)
+    let row_stats = row_stats.map(|stats| PyResult::Ok([give(like, stats.max)?, give(like, stats.sum)?]));
+    Ok(Attended {
+        output,
+        weights: weights.map(|weights| give(like, weights)).transpose()?,
+        lse: lse.map(|lse| give(like, lse)).transpose()?,
+        row_stats: row_stats.transpose()?,
+    })
 }
 
 /// The scores after a stage, in the accumulator type.
@@ -276,6 +302,13 @@ pub fn zeros<T: Number>(shape: &[usize]) -> PyResult<ArrayD<T>> {
     numbers.try_reserve_exact(count).map_err(|_| no_memory())?;
     numbers.resize(count, T::default());
     ArrayD::from_shape_vec(shape, numbers).map_err(|_| no_memory())
+}
+
+impl<'py> Attended<'py> {
+    /// As the caller of Python's function gets it.
+    pub fn named(self) -> PyResult<Bound<'py, PyAny>> {
+        named(self.output, self.weights, self.lse)
+    }
 }
 
 /// The output alone, or a named tuple of what was asked for.

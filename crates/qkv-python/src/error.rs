@@ -42,6 +42,7 @@ fn said(argument: &str, got: &str, wanted: &str, hint: Option<String>) -> String
     let argument = match argument {
         "mask" | "bias" => "attn_mask",
         "alibi" => "alibi_slopes",
+        "dropout" => "dropout_p",
         "segments of queries" | "segments of keys" => "segment_ids",
         "output" => "out",
         own => own,

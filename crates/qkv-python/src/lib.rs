@@ -1,10 +1,12 @@
 //! The Python package `qkv`: parse, let go of the interpreter, call, map the error.
 //!
-//! `source.rs` reads what Python hands in, as what `array.rs` describes; `options.rs` reads arguments; `call.rs` is one call; `pool.rs`
+//! `source.rs` reads what Python hands in, as what `array.rs` describes; `options.rs` reads arguments; `call.rs` is one call, `backward.rs` its gradients; `pool.rs`
 //! has the threads; `recording.rs` writes recordings, `explored.rs` looks into them. What needs torch, Transformers or ONNX is written in Python, beside this.
 
 mod array;
+mod backward;
 mod call;
+mod dropout;
 mod error;
 mod explain;
 mod explored;
@@ -40,10 +42,10 @@ mod _qkv {
     use super::recording::{ArrayFile, StreamWriter};
 
     use crate::array::with_number;
+    use crate::backward::{self, Returned};
     use crate::call::{self, Inputs};
-
     use crate::options::{Function, Given, Options};
-    use crate::{explain, explored, partial, pool, recording, reference, simd};
+    use crate::{dropout, explain, explored, partial, pool, recording, reference, simd, source};
 
     type Any<'py> = Bound<'py, PyAny>;
     type Dict<'py> = Bound<'py, PyDict>;
@@ -73,7 +75,7 @@ mod _qkv {
     ) -> PyResult<Any<'py>> {
         let options = Options::of_lesson(mask)?;
         let inputs = Inputs::new([Q, K, V], &options)?;
-        with_number!(inputs.query, T => call::attend::<T>(&inputs, options))
+        with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?.named()
     }
 
     /// Scaled dot-product attention, softmax(Q Kᵀ · scale + mask) V, with torch's signature and more options by keyword.
@@ -90,7 +92,8 @@ mod _qkv {
     ///
     /// - attn_mask broadcasts to (…, heads, len_query, len_key): booleans, where True is "may attend", or floats of any width,
     ///   which are added to the scores; -inf masks.
-    /// - dropout_p: 0.0.
+    /// - dropout_p: the part of the weights that is left out of the output, whatever a model's mode; others are divided by
+    ///   1 - dropout_p. Weights and lse are from before. 0.0 drops nothing, and draws no seed.
     /// - is_causal: a query attends keys at its own position and before; both are counted from the first (top-left). It goes with
     ///   attn_mask: masks intersect.
     /// - scale: what scores are multiplied by, 1/√dim by default.
@@ -114,7 +117,7 @@ mod _qkv {
     ///   nothing.
     /// - out: where the output is written: of its shape and dtype, writable, in memory of its own.
     /// - threads: how many threads, 1 to 1024; no bit of a result depends on it.
-    /// - seed: of dropout.
+    /// - seed: of dropout; by default drawn from torch's generator for tensors, and from the system for other arrays.
     ///
     /// Raises TypeError for a wrong dtype, kind or device, ValueError for a wrong shape or value, NotImplementedError for dropout and
     /// for tensors that require gradients while torch records them, MemoryError where there is no room for a result.
@@ -137,9 +140,76 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Any<'py>> {
-        let options = Options::new(Function::Attention, args, options)?;
-        let inputs = Inputs::new([query, key, value], &options)?;
-        with_number!(inputs.query, T => call::attend::<T>(&inputs, options))
+        let given = [query, key, value]
+            .into_iter()
+            .cloned()
+            .chain(args)
+            .chain(options.into_iter().flat_map(|options| options.values()));
+        for argument in given {
+            if source::records_gradients(&argument)? {
+                return backward::recorded([query, key, value], args, options);
+            }
+        }
+        let (inputs, options) = call::read(Function::Attention, [query, key, value], args, options)?;
+        with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?.named()
+    }
+
+    /// scaled_dot_product_attention and what its gradients are computed from: output, weights and lse, None unless asked for,
+    /// row_max, row_sum.
+    #[pyfunction]
+    #[pyo3(signature = (query, key, value, *args, **options), text_signature = "(query, key, value, *args, **options)")]
+    fn forward<'py>(
+        query: &Any<'py>,
+        key: &Any<'py>,
+        value: &Any<'py>,
+        args: &Bound<'py, PyTuple>,
+        options: Option<&Dict<'py>>,
+    ) -> PyResult<(Any<'py>, Option<Any<'py>>, Option<Any<'py>>, Option<[Any<'py>; 2]>)> {
+        let (inputs, options) = call::read(Function::Forward, [query, key, value], args, options)?;
+        let call::Attended { output, weights, lse, row_stats } =
+            with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?;
+        Ok((output, weights, lse, row_stats))
+    }
+
+    /// The gradients of (query, key, value, attn_mask, sinks) that are wanted, None for others.
+    ///
+    /// arrays are query, key and value; returned output, row_max and row_sum, as forward gave them; arrived the gradients of the output and, or
+    /// None, of the lse. Options are those of the forward pass, its seed among them.
+    #[pyfunction]
+    #[pyo3(name = "backward", signature = (arrays, returned, arrived, wanted, **options))]
+    fn backward_of<'py>(
+        arrays: [Any<'py>; 3],
+        returned: [Any<'py>; 3],
+        arrived: (Any<'py>, Option<Any<'py>>),
+        wanted: backward::Wanted,
+        options: Option<&Dict<'py>>,
+    ) -> PyResult<[Option<Any<'py>>; 5]> {
+        let py = arrived.0.py();
+        let [query, key, value] = arrays.each_ref();
+        let (inputs, options) =
+            call::read(Function::Backward, [query, key, value], &PyTuple::empty(py), options)?;
+        let [output, row_max, row_sum] = returned.each_ref();
+        let returned = Returned::new([output, row_max, row_sum, &arrived.0], arrived.1.as_ref(), &options)?;
+        with_number!(inputs.query, T => backward::backward::<T>(&inputs, &returned, &options, wanted))
+    }
+
+    /// Which pairs dropout keeps: booleans of NumPy, of a shape (…, heads, len_query, len_key).
+    ///
+    /// A pair's fate depends on seed, batch (counted flat), head, and the positions of its query and key alone, so a call with this seed and
+    /// dropout_p keeps these pairs; query_offset and key_offset are as there.
+    ///
+    /// Raises ValueError for a probability outside 0 to 1, and for a shape of fewer than two axes.
+    #[pyfunction]
+    #[pyo3(signature = (seed, shape, dropout_p, *, query_offset = 0, key_offset = 0))]
+    fn dropout_mask<'py>(
+        py: Python<'py>,
+        seed: i64,
+        shape: Vec<usize>,
+        dropout_p: f64,
+        query_offset: i64,
+        key_offset: i64,
+    ) -> PyResult<Any<'py>> {
+        dropout::mask(py, (dropout_p, seed as u64), &shape, (query_offset, key_offset))
     }
 
     /// Attention over some of the keys: an unfinished state of every row, to be merged with others.
@@ -161,8 +231,7 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Partial> {
-        let options = Options::new(Function::Partial, args, options)?;
-        let inputs = Inputs::new([query, key, value], &options)?;
+        let (inputs, options) = call::read(Function::Partial, [query, key, value], args, options)?;
         with_number!(inputs.query, T => partial::partial::<T>(&inputs, &options))
     }
 
@@ -200,8 +269,7 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Plan> {
-        let options = Options::new(Function::Plan, args, options)?;
-        let inputs = Inputs::new([query, key, value], &options)?;
+        let (inputs, options) = call::read(Function::Plan, [query, key, value], args, options)?;
         with_number!(inputs.query, T => {
             let (attention, views) = (options.attention()?, inputs.views::<T>()?);
             views.compute(&inputs, &attention, options.threads, |call| call.plan()).map(Plan)
@@ -225,8 +293,7 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Any<'py>> {
-        let options = Options::new(Function::Reference, args, options)?;
-        let inputs = Inputs::new([query, key, value], &options)?;
+        let (inputs, options) = call::read(Function::Reference, [query, key, value], args, options)?;
         with_number!(inputs.query, T => reference::reference::<T>(&inputs, &options))
     }
 
@@ -247,8 +314,7 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Any<'py>> {
-        let options = Options::new(Function::Scores, args, options)?;
-        let inputs = Inputs::new([query, key, value], &options)?;
+        let (inputs, options) = call::read(Function::Scores, [query, key, value], args, options)?;
         with_number!(inputs.query, T => call::scores::<T>(&inputs, &options))
     }
 
@@ -274,8 +340,7 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Dict<'py>> {
-        let options = Options::new(Function::Explain, args, options)?;
-        let inputs = Inputs::new([query, key, value], &options)?;
+        let (inputs, options) = call::read(Function::Explain, [query, key, value], args, options)?;
         with_number!(inputs.query, T => explain::explain::<T>(&inputs, &options))
     }
 

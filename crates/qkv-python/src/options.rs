@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ndarray::{ArrayD, Dimension};
-use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 use qkv::{Alibi, Alignment, Attention, Call, Element, Stage};
@@ -58,6 +58,8 @@ pub struct Options<'py> {
     pub softcap: Option<f64>,
     pub alibi_slopes: Option<Vec<f64>>,
     sinks: Option<Vec<f64>>,
+    dropout_p: f64,
+    seed: Option<u64>,
     /// Of the lesson's mask, whose dtype does not matter: where it is not 0.
     lesson_mask: Option<ArrayD<bool>>,
     /// Whether query heads may share keys and values.
@@ -77,11 +79,14 @@ pub struct Options<'py> {
 pub struct Wanted {
     pub weights: bool,
     pub lse: bool,
+    /// What gradients are computed from.
+    pub row_stats: bool,
 }
 
 impl Wanted {
     pub fn of<'c, T: Element, D: Dimension>(self, call: Call<'c, T, D>) -> Call<'c, T, D> {
         let call = if self.weights { call.weights() } else { call };
+        let call = if self.row_stats { call.row_stats() } else { call };
         if self.lse { call.lse() } else { call }
     }
 }
@@ -90,6 +95,8 @@ impl Wanted {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Function {
     Attention,
+    Forward,
+    Backward,
     Partial,
     Plan,
     Reference,
@@ -101,6 +108,8 @@ impl Function {
     fn name(self) -> &'static str {
         match self {
             Self::Attention => "scaled_dot_product_attention",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
             Self::Partial => "partial",
             Self::Plan => "plan",
             Self::Reference => "reference",
@@ -113,10 +122,10 @@ impl Function {
     fn option(self, name: &str) -> Option<&'static str> {
         let own: &[&str] = match self {
             Self::Attention => &["return_weights", "return_lse", "out"],
-            Self::Reference => &["return_weights", "return_lse"],
+            Self::Forward | Self::Reference => &["return_weights", "return_lse"],
             Self::Scores => &["stage"],
             Self::Explain => &["batch", "head", "queries", "keys", "row", "tokens", "print"],
-            Self::Partial | Self::Plan => &[],
+            Self::Backward | Self::Partial | Self::Plan => &[],
         };
         POSITIONAL.iter().chain(&NAMED).chain(own).find(|option| **option == name).copied()
     }
@@ -151,6 +160,7 @@ impl<'py> Options<'py> {
             options.set(Given { name, value })?;
         }
         options.causal = options.alignment()?;
+        options.wanted.row_stats = function == Function::Forward;
         Ok(options)
     }
 
@@ -168,7 +178,11 @@ impl<'py> Options<'py> {
             ));
         }
         let mask = mask.map(|mask| mask.is_nonzero()).transpose()?;
-        Ok(Self { lesson_mask: mask, wanted: Wanted { weights: true, lse: false }, ..Self::default() })
+        Ok(Self {
+            lesson_mask: mask,
+            wanted: Wanted { weights: true, ..Wanted::default() },
+            ..Self::default()
+        })
     }
 
     /// Takes one option, of a known name; None is as if it were left out.
@@ -178,7 +192,7 @@ impl<'py> Options<'py> {
         }
         match given.name {
             "attn_mask" => self.attn_mask = Some(given.mask()?),
-            "dropout_p" => given.no_dropout()?,
+            "dropout_p" => self.dropout_p = given.number()?,
             "is_causal" => self.is_causal = given.boolean()?,
             "scale" => self.scale = Some(given.number()?),
             "enable_gqa" => self.enable_gqa = given.boolean()?,
@@ -193,8 +207,7 @@ impl<'py> Options<'py> {
             "alibi_slopes" => self.alibi_slopes = Some(given.per_head()?),
             "sinks" => self.sinks = Some(given.per_head()?),
             "layout" => self.positions_first = given.one_of([("bhsd", false), ("bshd", true)])?,
-            // Dropout alone would draw.
-            "seed" => drop(given.integer()?),
+            "seed" => self.seed = Some(given.integer()? as u64),
             "threads" => self.threads = Some(given.threads()?),
             "return_weights" => self.wanted.weights = given.boolean()?,
             "return_lse" => self.wanted.lse = given.boolean()?,
@@ -228,6 +241,18 @@ impl<'py> Options<'py> {
             (true, None, None) => Ok(Some(Alignment::TopLeft)),
             (false, None, _) => Ok(None),
         }
+    }
+
+    /// Draws the seed of dropout where none was given: from torch's generator for tensors of torch's, else from the system's.
+    /// Without dropout nothing is drawn.
+    ///
+    /// # Errors
+    /// If there is nothing to draw from.
+    pub fn draw_seed(&mut self, query: &Bound<'py, PyAny>) -> PyResult<()> {
+        if self.seed.is_none() && self.dropout_p > 0.0 && self.dropout_p <= 1.0 {
+            self.seed = Some(source::drawn_seed(query)?);
+        }
+        Ok(())
     }
 
     /// What is asked of the engine.
@@ -264,6 +289,9 @@ impl<'py> Options<'py> {
         }
         if let Some(sinks) = &self.sinks {
             attention = attention.sinks(sinks.clone());
+        }
+        if self.dropout_p != 0.0 {
+            attention = attention.dropout(self.dropout_p, self.seed.unwrap_or_default());
         }
         if let Some(mask) = &self.lesson_mask {
             attention = attention.mask(mask.view());
@@ -377,16 +405,6 @@ impl<'py> Given<'py> {
 
     fn texts(&self) -> PyResult<Vec<String>> {
         self.value.extract().map_err(|_| self.wrong_type("a list of texts"))
-    }
-
-    fn no_dropout(&self) -> PyResult<()> {
-        match self.number()? {
-            0.0 => Ok(()),
-            p if (0.0..=1.0).contains(&p) => Err(PyNotImplementedError::new_err(format!(
-                "dropout_p: got {p}, want 0.0: qkv does not drop weights yet"
-            ))),
-            _ => Err(self.wrong_value("0.0")),
-        }
     }
 
     fn window(&self) -> PyResult<(Option<u64>, Option<u64>)> {

@@ -7,11 +7,13 @@ use dlpark::python::{ImportedDlpack, dlpack_device, from_dlpack};
 use dlpark::{DlpackFlags, TensorRef};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyException, PyMemoryError, PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyException, PyMemoryError, PyNotImplementedError, PyOSError, PyTypeError, PyValueError,
+};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple, PyType};
 
 use crate::array::{Array, Memory};
 
@@ -54,11 +56,25 @@ pub fn read_to_write<'py>(argument: &'static str, object: &Bound<'py, PyAny>) ->
 /// Tells torch that a tensor of its own was written.
 pub fn written(object: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = object.py();
-    if object.hasattr(intern!(py, "__torch_function__"))? && !ask(object, intern!(py, "is_inference"))? {
+    if is_torchs(object)? && !ask(object, intern!(py, "is_inference"))? {
         let graph = torch(py)?.getattr("autograd")?.getattr("graph")?;
         graph.call_method1("increment_version", (object,))?;
     }
     Ok(())
+}
+
+/// A seed for dropout: drawn from torch's generator for a tensor of torch's, which its users seed, and else from the system's.
+///
+/// # Errors
+/// If the system has none.
+pub fn drawn_seed(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if is_torchs(object)? {
+        let drawn =
+            torch(object.py())?.call_method1("randint", (i64::MAX, PyTuple::new(object.py(), [1])?))?;
+        return drawn.call_method0("item")?.extract();
+    }
+    getrandom::u64()
+        .map_err(|error| PyOSError::new_err(format!("seed: none to be had of the system: {error}")))
 }
 
 /// Whether an object hands its memory over by DLPack.
@@ -230,17 +246,15 @@ fn ask(object: &Bound<'_, PyAny>, method: &Bound<'_, PyString>) -> PyResult<bool
 /// If it is one.
 pub fn refuse_gradients(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = object.py();
-    if !is_torchs_own(object) && !object.hasattr(intern!(py, "__torch_function__"))? {
+    if !is_torchs(object)? {
         return Ok(());
     }
-    let requires_grad = object.getattr(intern!(py, "requires_grad"))?;
     let refused = |mend: &str| {
         Err(PyNotImplementedError::new_err(format!(
-            "{argument}: got a tensor that requires gradients, which qkv does not compute yet; want {mend}"
+            "{argument}: got a tensor that requires gradients, which are not computed here; want {mend}"
         )))
     };
-    // Where none are recorded, none are missed.
-    if requires_grad.is_truthy()? && torch(py)?.call_method0(intern!(py, "is_grad_enabled"))?.is_truthy()? {
+    if records_gradients(object)? {
         return refused(&format!("{argument}.detach(), or a call under torch.no_grad()"));
     }
     static FORWARD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -252,6 +266,26 @@ pub fn refuse_gradients(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(
         return refused("its primal alone (torch.autograd.forward_ad.unpack_dual)");
     }
     Ok(())
+}
+
+/// Whether what is computed from an object is recorded, for gradients on the way back. Where they are off, none are missed.
+///
+/// # Errors
+/// If a tensor does not answer.
+pub fn records_gradients(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    Ok(is_torchs(object)?
+        && object.getattr(intern!(py, "requires_grad"))?.is_truthy()?
+        && torch(py)?.call_method0(intern!(py, "is_grad_enabled"))?.is_truthy()?)
+}
+
+/// Whether an object is a tensor of torch's, or of a class made from it.
+fn is_torchs(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if is_torchs_own(object) {
+        return Ok(true);
+    }
+    let is_plain = object.is_instance_of::<PyUntypedArray>() || object.is_none();
+    Ok(!is_plain && object.hasattr(intern!(object.py(), "__torch_function__"))?)
 }
 
 /// torch, of which there is a tensor.

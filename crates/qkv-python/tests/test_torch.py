@@ -75,7 +75,7 @@ def test_the_operator_holds_to_torchs_rules(options, dtype):
     query, key, value = tensors(dtype=dtype)
     if "layout" in options:
         query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    # Without gradients: `test_gradients_are_refused_on_the_way_back`.
+    # With gradients: `test_torch_gradients.py`.
     torch.library.opcheck(torch.ops.qkv.attention.default, (query, key, value), options)
 
 
@@ -98,19 +98,9 @@ def test_the_fake_knows_the_shapes(shapes, options):
     assert [(x.shape, x.stride(), x.dtype) for x in fake] == [(x.shape, x.stride(), x.dtype) for x in real]
 
 
-def test_gradients_are_refused_on_the_way_back():
-    query, key, value = tensors()
-    output = qkv.torch.attention(query.requires_grad_(), key, value)
-    with pytest.raises(NotImplementedError, match="qkv does not compute gradients yet"):
-        output.sum().backward()
-
-
-def test_a_graph_has_no_place_for_out_threads_and_dropout():
-    for options in ({"out": torch.empty(2, 4, 5, 6)}, {"threads": 2}):
-        with pytest.raises(TypeError, match="out and threads: got one of them in a graph"):
-            qkv.torch.attention(*tensors(), **options)
-    with pytest.raises(NotImplementedError, match=r"dropout_p: got 0\.5"):
-        qkv.torch.attention(*tensors(), dropout_p=0.5)
+def test_a_graph_has_no_place_for_out():
+    with pytest.raises(TypeError, match="out: got one in a graph"):
+        qkv.torch.attention(*tensors(), out=torch.empty(2, 4, 5, 6))
 
 
 class Attend(torch.nn.Module):
@@ -195,8 +185,6 @@ def counted(query, key, value):
 @pytest.mark.parametrize(
     ("reason", "call"),
     [
-        ("gradients", lambda q, k, v: F.scaled_dot_product_attention(q.requires_grad_(), k, v).detach()),
-        ("dropout", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=1e-12)),
         ("tensor type", lambda q, k, v: F.scaled_dot_product_attention(q.as_subclass(Subclass), k, v)),
         ("device", lambda q, k, v: F.scaled_dot_product_attention(*(x.to("meta") for x in (q, k, v)))),
         ("transform", vmapped),
@@ -213,19 +201,6 @@ def test_what_stays_with_torch_is_counted(reason, call):
     if reason != "device":
         torch.testing.assert_close(output.as_subclass(torch.Tensor), expected)
     assert qkv.torch.stats() == {"qkv": 0, "torch": {reason: 1}}
-
-
-def test_gradients_go_through_torch_and_inference_through_qkv():
-    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
-    x = torch.from_numpy(grid((2, 5, 16)))
-    expected = layer(x, x, x, need_weights=False)[0]
-    with qkv.torch.sdpa():
-        output = layer(x, x, x, need_weights=False)[0]
-        output.sum().backward()
-        assert layer.in_proj_weight.grad is not None
-        with torch.no_grad():
-            torch.testing.assert_close(layer(x, x, x, need_weights=False)[0], expected)
-    assert qkv.torch.stats() == {"qkv": 1, "torch": {"gradients": 1}}
 
 
 def test_autocast_casts_as_for_torch():
@@ -282,7 +257,7 @@ print(qkv.torch.stats())
     ("make", "message"),
     [
         (lambda x: x.to("meta"), "query: got a Tensor on meta"),
-        (lambda x: x.to_sparse(), "query: got a Tensor on cpu, torch\.sparse_coo, without plain memory"),
+        (lambda x: x.to_sparse(), r"query: got a Tensor on cpu, torch\.sparse_coo, without plain memory"),
         (lambda x: torch._efficientzerotensor(x.shape), "query: got a Tensor without memory"),
         (lambda x: x.to(torch.float8_e4m3fn), "query: got dtype float8_e4m3fn"),
         (lambda x: x.to(torch.complex64), "query: got dtype complex64"),
@@ -305,14 +280,12 @@ def test_a_tensor_marked_as_negated_is_read_as_it_is():
     )
 
 
-def test_gradients_must_be_off_or_detached():
+def test_gradients_are_recorded_where_they_are_on():
     query, key, value = tensors()
     expected = qkv.scaled_dot_product_attention(query, key, value)
     weights = torch.nn.Parameter(key)
-    with pytest.raises(
-        NotImplementedError, match=r"key: got a tensor that requires gradients.*key\.detach\(\)"
-    ):
-        qkv.scaled_dot_product_attention(query, weights, value)
+    output = qkv.scaled_dot_product_attention(query, weights, value)
+    assert output.requires_grad and torch.equal(output, expected)
     with torch.no_grad():
         all_equal(qkv.scaled_dot_product_attention(query, weights, value), expected)
     with torch.inference_mode():

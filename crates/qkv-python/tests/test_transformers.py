@@ -393,13 +393,38 @@ def test_position_bias(kind):
     assert (got - want).abs().max() < CLOSE
 
 
-def test_training_is_refused():
-    _, ours = pair("LlamaModel", {**GROUPED, "attention_dropout": 0.1})
+@pytest.mark.parametrize("kind", DECODERS | ENCODERS)
+def test_gradients(kind):
+    """Of all weights, with padding, as eager attention has them; twice the same."""
+    name, configuration = (DECODERS | ENCODERS)[kind]
+    theirs, ours = pair(name, configuration)
+    ids, padding = batch("right")
+
+    def trained(model):
+        model.zero_grad()
+        with torch.enable_grad():
+            output = model(ids, attention_mask=padding)[0]
+            (output * padding[..., None]).square().mean().backward()
+        return {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
+
+    want, got, again = trained(theirs), trained(ours), trained(ours)
+    assert want.keys() == got.keys()
+    for name, own in got.items():
+        assert (own - want[name]).abs().max() < CLOSE * max(1, want[name].abs().max()), name
+        assert torch.equal(own, again[name]), name
+
+
+def test_dropout_while_training():
+    _, ours = pair("LlamaModel", {**GROUPED, "attention_dropout": 0.5})
     ids, _ = batch()
-    with torch.enable_grad(), pytest.raises(NotImplementedError, match=r'require gradients.*"sdpa"'):
-        ours(ids)
-    with pytest.raises(NotImplementedError, match=r'dropout: got 0\.1.*"sdpa"'):
-        ours.train()(ids)
+    plain = ours(ids)[0]
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        dropped = ours.train()(ids)[0]
+        dropped.sum().backward()
+    torch.manual_seed(0)
+    assert torch.equal(ours(ids)[0], dropped) and not torch.equal(plain, dropped)
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in ours.parameters())
 
 
 @pytest.mark.parametrize("name", ["indices", "block_indices", "sinks"])

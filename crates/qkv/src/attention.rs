@@ -524,12 +524,15 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// The gradients of a loss, from that of the output, `d_output`, and what [`run`](Self::run) returned for this call:
     /// the output and, asked for by [`row_stats`](Self::row_stats), maximum and sum of each row. What is wanted is said on
     /// the [`Backward`]. Bits of a gradient depend on threads and instruction set as little as those of an output.
-    pub fn backward(
+    pub fn backward<'b>(
         self,
-        output: ArrayView<'c, T, D>,
-        row_stats: &'c RowStats<T, D>,
-        d_output: ArrayView<'c, T, D>,
-    ) -> Backward<'c, T, D> {
+        output: ArrayView<'b, T, D>,
+        row_stats: &'b RowStats<T, D>,
+        d_output: ArrayView<'b, T, D>,
+    ) -> Backward<'b, T, D>
+    where
+        'c: 'b,
+    {
         Backward {
             problem: self.problem(),
             shapes: [self.query.shape(), self.key.shape(), self.value.shape()].map(Extents::from_slice),
@@ -538,7 +541,7 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
             d_output,
             d_lse: None,
             wanted: Default::default(),
-            progress: self.progress,
+            progress: self.progress.map(|progress| progress as &mut Progress<'b>),
         }
     }
 

@@ -28,7 +28,8 @@ def qkv_attention_forward(
 
     From ``query (batch, heads, queries, dim)`` and ``key``, ``value (batch, key heads, keys, dim)``, whose
     heads are not repeated, come the output ``(batch, queries, heads, dim)`` and, if they are wanted, the
-    weights ``(batch, heads, queries, keys)``, else None. Nothing is copied.
+    weights ``(batch, heads, queries, keys)``, else None. Nothing is copied. The weights are from before
+    dropout, and no gradients go through them.
 
     ``attention_mask`` is a ``Mask``, or ``(batch, heads or 1, queries, keys)``: booleans, or floats that are
     added. It says all, windows and causal order included. For None, see ``_without_mask``. ``position_bias``
@@ -37,7 +38,7 @@ def qkv_attention_forward(
     Raises NotImplementedError for what the module's limits name, and ValueError for a mask that does not fit,
     or None where it might mean more than one thing.
     """
-    refuse(dropout, [query, key, value, attention_mask, s_aux, position_bias], kwargs)
+    refuse(kwargs)
     options = options_of(module, query, key, attention_mask, is_causal, sliding_window)
     if position_bias is not None:
         options = {**options, "attn_mask": _with_bias(options.get("attn_mask"), position_bias)}
@@ -48,6 +49,7 @@ def qkv_attention_forward(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
+        dropout_p=dropout,
         scale=scaling,
         enable_gqa=True,
         softcap=softcap,
@@ -59,13 +61,8 @@ def qkv_attention_forward(
     return tuple(result) if weights_wanted else (result, None)
 
 
-def refuse(dropout: float, tensors: list[torch.Tensor | None], kwargs: dict) -> None:
+def refuse(kwargs: dict) -> None:
     """Raises for what would be wrong if it were ignored."""
-    training = 'qkv does not support training yet; want attn_implementation="sdpa"'
-    if dropout:
-        raise NotImplementedError(f"dropout: got {dropout}: {training}, or model.eval()")
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        raise NotImplementedError(f"got tensors that require gradients: {training}, or torch.no_grad()")
     if torch.jit.is_tracing():
         raise NotImplementedError("torch.jit.trace would take the result of this call for a constant")
     for name in ("indices", "block_indices", "sinks"):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict, TypeVar, final, overload
 
-from numpy import float64
+from numpy import bool_, float64
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
@@ -19,7 +19,10 @@ __all__ = [
     "StreamWriter",
     "__version__",
     "attention",
+    "backward",
+    "dropout_mask",
     "explain",
+    "forward",
     "get_num_threads",
     "merge",
     "partial",
@@ -59,7 +62,7 @@ class _Options(TypedDict, total=False):
 class _WithSinks(_Options, total=False):
     sinks: Any
 
-class _Reference(_WithSinks, total=False):
+class _Returning(_WithSinks, total=False):
     return_weights: bool
     return_lse: bool
 
@@ -74,6 +77,13 @@ class _Shown(_WithSinks, total=False):
     row: int | None
     tokens: Sequence[str] | None
     print: bool
+
+class _Backward(_WithSinks, total=False):
+    attn_mask: Any
+    dropout_p: float
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
 
 def attention(Q: _Array, K: Any, V: Any, mask: Any = None) -> AttentionResult[_Array]: ...
 @overload
@@ -132,6 +142,27 @@ def scaled_dot_product_attention(
     out: Any = None,
     threads: int | None = None,
 ) -> AttentionResult[_Array]: ...
+def forward(
+    query: _Array,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Returning],
+) -> tuple[_Array, _Array | None, _Array | None, tuple[_Array, _Array]]: ...
+def backward(
+    arrays: tuple[_Array, Any, Any],
+    returned: tuple[Any, Any, Any],
+    arrived: tuple[Any, Any | None],
+    wanted: Sequence[bool],
+    **options: Unpack[_Backward],
+) -> list[_Array | None]: ...
+def dropout_mask(
+    seed: int, shape: Sequence[int], dropout_p: float, *, query_offset: int = 0, key_offset: int = 0
+) -> NDArray[bool_]: ...
 def partial(
     query: Any,
     key: Any,
@@ -167,7 +198,7 @@ def reference(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    **options: Unpack[_Reference],
+    **options: Unpack[_Returning],
 ) -> _Array | AttentionResult[_Array]: ...
 def scores(
     query: _Array,

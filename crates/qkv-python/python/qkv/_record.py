@@ -209,7 +209,9 @@ class _Recorder:
     def _described(self, call: _Call) -> tuple[dict[str, str], int]:
         """The metadata of a call, and how many of its keys are recorded."""
         module, (query, key, _), attention_mask, kwargs = call
-        refuse(kwargs.get("dropout", 0.0), [*call.arrays, attention_mask], kwargs)
+        refuse(kwargs)
+        if dropout := kwargs.get("dropout"):
+            raise NotImplementedError(f"dropout: got {dropout}, want none (model.eval())")
         for name, what in (("s_aux", "attention sinks"), ("position_bias", "a bias for each position")):
             if kwargs.get(name) is not None:
                 raise NotImplementedError(f"it has {what} ({name}), which a recording has no place for")

@@ -20,8 +20,9 @@ computation, and the checks of shapes, types and devices.
 
 Limits:
 
-- Inference only. Dropout, or a tensor that requires gradients while they are enabled, raises
-  ``NotImplementedError``; so does ``torch.jit.trace``.
+- Gradients go through the output, not through the weights of ``output_attentions``, which are from before
+  dropout; a loss that depends on them, and gradients of gradients, raise ``NotImplementedError`` on the way
+  back. So does ``torch.jit.trace``, at once.
 - ``output_attentions=True`` as an argument of a call, of ``generate`` too, gives the weights of that very
   call. In the configuration, Transformers refuses it beside any attention but its eager one: when a
   configuration is made, loaded or saved with both, and when it is set after ``attn_implementation``. Set

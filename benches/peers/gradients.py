@@ -1,0 +1,141 @@
+"""Forward and backward together against PyTorch, f32: the same tensors, the same threads, alternating.
+
+    python -m venv venv && venv/bin/pip install -r benches/peers/requirements.txt ./crates/qkv-python
+    venv/bin/python benches/peers/gradients.py                # prints the table of BENCHMARKS.md
+    venv/bin/python benches/peers/gradients.py --cases 'mask-*' --rounds 11
+
+A turn is as many calls as fill half a second, two at least; its time is that of the fastest. What is shown is the median over rounds,
+of times and of PyTorch's time by qkv's. Gradients are compared first. Memory is what a process's peak grows by in one call, beyond
+the output and the gradients (Linux only).
+"""
+
+import argparse
+import os
+import time
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from statistics import median
+
+import qkv
+import torch
+from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
+
+SECONDS = 0.5
+# Of the largest number of a gradient.
+CLOSE = 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    heads: int
+    length: int
+    dim: int
+    dim_value: int
+    causal: bool = False
+    mask: tuple[int, ...] | None = None  # added, and needs its gradient
+
+    def given(self) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        dims = (self.dim, self.dim, self.dim_value)
+        given = [torch.randn(1, self.heads, self.length, dim) for dim in dims]
+        if self.mask:
+            given.append(torch.randn(self.mask))
+        return [x.requires_grad_() for x in given]
+
+    @property
+    def shape(self) -> str:
+        dims = f"{self.dim}" if self.dim == self.dim_value else f"{self.dim}/{self.dim_value}"
+        mask = f", mask {self.mask}" if self.mask else ", causal" if self.causal else ""
+        return f"1, {self.heads}, {self.length}, {dims}{mask}"
+
+
+CASES = [
+    Case("causal-1024", 8, 1024, 64, 64, causal=True),
+    Case("causal-4096", 8, 4096, 64, 64, causal=True),
+    Case("full-2048", 8, 2048, 64, 64),
+    Case("mask-shared", 8, 2048, 64, 64, mask=(2048, 2048)),
+    Case("mask-per-head", 8, 2048, 64, 64, mask=(8, 2048, 2048)),
+    Case("value-64", 8, 2048, 128, 64),
+    Case("long-16384", 8, 16384, 64, 64, causal=True),
+]
+
+
+def train(sdpa, case: Case, given: list[torch.Tensor], d_output: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    query, key, value, *mask = given
+    output = sdpa(query, key, value, *mask, is_causal=case.causal)
+    return torch.autograd.grad(output, given, d_output)
+
+
+def turn(sdpa, *call) -> float:
+    """Seconds of the fastest call."""
+    times, start = [], time.perf_counter()
+    while len(times) < 2 or time.perf_counter() - start < SECONDS:
+        before = time.perf_counter()
+        train(sdpa, *call)
+        times.append(time.perf_counter() - before)
+    return min(times)
+
+
+def compare(case: Case, rounds: int) -> None:
+    given = case.given()
+    d_output = torch.randn(1, case.heads, case.length, case.dim_value)
+    engines = (qkv.scaled_dot_product_attention, torch_sdpa)
+    results = zip(*(train(engine, case, given, d_output) for engine in engines), strict=True)
+    if any((one - other).abs().max() > CLOSE * other.abs().max() for one, other in results):
+        print(f"| {case.name} | {case.shape} | gradients differ |")
+        return
+    times = ([], [])
+    for number in range(rounds):
+        for engine in (0, 1) if number % 2 == 0 else (1, 0):
+            times[engine].append(turn(engines[engine], case, given, d_output))
+            # Threads that spin while they wait come to rest.
+            time.sleep(0.1)
+    ours, theirs = (1e3 * median(own) for own in times)
+    ratio = median(their / our for our, their in zip(*times, strict=True))
+    print(f"| {case.name} | {case.shape} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.2f} |", flush=True)
+
+
+def peak() -> float:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e3
+
+
+def measure_memory(case: Case) -> None:
+    given = case.given()
+    # A small call first, so that what is there for all calls is there.
+    small = Case("", case.heads, 512, case.dim, case.dim_value, case.causal)
+    for own, tensors in ((small, small.given()), (case, given)):
+        d_output = torch.ones(1, own.heads, own.length, own.dim_value)
+        before = peak()
+        gradients = train(qkv.scaled_dot_product_attention, own, tensors, d_output)
+    results = sum(x.nbytes for x in (d_output, *gradients)) / 1e6
+    print(
+        f"{case.name}: {peak() - before - results:.1f} MB beyond {results:.1f} MB of output and gradients",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", default="*", help="names, by commas; with * and ?")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    qkv.set_num_threads(options.threads)
+    chosen = [case for case in CASES if any(fnmatch(case.name, name) for name in options.cases.split(","))]
+    # First, since a process with threads does not fork well; each in one of its own, whose peak is its own.
+    for case in chosen:
+        if os.fork() == 0:
+            measure_memory(case)
+            os._exit(0)
+        os.wait()
+    for case in chosen:
+        compare(case, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Attention and its gradients as torch's operators: what graphs hold and autograd differentiates."""
+
+import torch
+
+import qkv
+from qkv import _qkv
+from qkv._results import OutputAndLse, OutputAndWeights, OutputWeightsAndLse
+
+# Tensors may not be keyword-only in a schema, and a pair is no argument type.
+_TENSORS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, Tensor? sinks=None, "
+    "Tensor? key_lengths=None, Tensor? prefix=None, Tensor? alibi_slopes=None, Tensor? seed=None, "
+    "Tensor? query_segment_ids=None, Tensor? key_segment_ids=None"
+)
+# Those that have gradients come first.
+_DIFFERENTIABLE = ("query", "key", "value", "attn_mask", "sinks")
+_OPTIONS = (
+    "float dropout_p=0.0, bool is_causal=False, float? scale=None, bool enable_gqa=False, "
+    "str? causal=None, int? query_offset=None, int key_offset=0, float? softcap=None, "
+    'int? window_left=None, int? window_right=None, str layout="bhsd", int? threads=None'
+)
+_WANTED = "bool return_weights=False, bool return_lse=False, bool return_row_stats=False"
+
+
+@torch.library.custom_op(
+    "qkv::attention",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_TENSORS}, *, {_OPTIONS}, {_WANTED}) -> Tensor[]",
+)
+def _attention(
+    query, key, value, *tensors, return_weights=False, return_lse=False, return_row_stats=False, **options
+):
+    # Torch records gradients by itself: see `_gradients`.
+    with torch.no_grad():
+        output, weights, lse, row_stats = _qkv.forward(
+            query,
+            key,
+            value,
+            return_weights=return_weights,
+            return_lse=return_lse,
+            **_named(tensors, options),
+        )
+    results = [output, weights, lse, *(row_stats if return_row_stats else ())]
+    return [result for result in results if result is not None]
+
+
+def _named(tensors, options):
+    """The options of an operator as the package's functions take them."""
+    names = ("attn_mask", "sinks", "key_lengths", "prefix", "alibi_slopes", "seed", "query_ids", "key_ids")
+    named = dict(zip(names, tensors, strict=False)) | options
+    ids = (named.pop("query_ids", None), named.pop("key_ids", None))
+    window = (named.pop("window_left", None), named.pop("window_right", None))
+    named["segment_ids"] = None if ids == (None, None) else ids
+    named["window"] = None if window == (None, None) else window
+    if named.get("seed") is not None:
+        named["seed"] = named["seed"].item()
+    return named
+
+
+@_attention.register_fake
+def _fake_attention(
+    query,
+    key,
+    value,
+    *_tensors,
+    enable_gqa=False,
+    layout="bhsd",
+    return_weights=False,
+    return_lse=False,
+    return_row_stats=False,
+    **_,
+):
+    head_axis, len_axis = (-3, -2) if layout == "bhsd" else (-2, -3)
+    rank = max(query.dim(), key.dim(), value.dim())
+    if rank == 2:
+        lead, len_query, len_key = (), query.shape[0], key.shape[0]
+    else:
+        each = [tensor if tensor.dim() > 2 else tensor[None] for tensor in (query, key, value)]
+        batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in each))
+        heads = [tensor.shape[head_axis] for tensor in each]
+        # Without groups, one query head serves for all.
+        shared = next((extent for extent in heads if extent != 1), 1)
+        lead = (*batch, heads[0] if enable_gqa else shared)
+        len_query, len_key = (tensor.shape[len_axis] for tensor in each[:2])
+    shape = (*lead, len_query, value.shape[-1])
+    if layout == "bshd":
+        shape = (*lead[:-1], len_query, lead[-1], value.shape[-1])
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    results = [query.new_empty(shape)]
+    if return_weights:
+        results.append(query.new_empty((*lead, len_query, len_key)))
+    of_rows = return_lse + 2 * return_row_stats
+    return results + [query.new_empty((*lead, len_query), dtype=wide) for _ in range(of_rows)]
+
+
+@torch.library.custom_op(
+    "qkv::attention_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor[] returned, Tensor? d_output, Tensor? d_lse, bool[] wanted, "
+    f"{_TENSORS}, *, {_OPTIONS}) -> Tensor[]",
+)
+def _attention_backward(returned, d_output, d_lse, wanted, query, key, value, *tensors, **options):
+    """The gradients that are wanted, in the order of `_DIFFERENTIABLE`."""
+    if d_output is None:
+        d_output = torch.zeros((), dtype=query.dtype).expand_as(returned[0])
+    with torch.no_grad():
+        gradients = _qkv.backward(
+            (query, key, value), tuple(returned), (d_output, d_lse), wanted, **_named(tensors, options)
+        )
+    of = (query, key, value, *tensors)
+    # Those of the mask and of sinks are as wide as sums are.
+    return [
+        gradient.to(tensor.dtype)
+        for gradient, tensor in zip(gradients, of, strict=False)
+        if gradient is not None
+    ]
+
+
+@_attention_backward.register_fake
+def _fake_backward(_returned, _d_output, _d_lse, wanted, *tensors, **_options):
+    return [
+        tensor.new_empty(tensor.shape)
+        for tensor, is_wanted in zip(tensors, wanted, strict=False)
+        if is_wanted
+    ]
+
+
+def _keep(ctx, inputs, keyword_only_inputs, output):
+    """Keeps what gradients are computed from: the tensors, the output, and maximum and sum of each row."""
+    options = dict(keyword_only_inputs)
+    ctx.has_weights, ctx.has_lse, has_row_stats = (
+        options.pop(f"return_{name}") for name in ("weights", "lse", "row_stats")
+    )
+    ctx.options = options
+    # None says of a result that nothing depends on it.
+    ctx.set_materialize_grads(False)
+    row_stats = output[-2:] if has_row_stats else ()
+    ctx.mark_non_differentiable(*row_stats)
+    ctx.save_for_backward(*inputs, *([output[0], *row_stats] if has_row_stats else ()))
+    ctx.count = len(inputs)
+
+
+def _gradients(ctx, arrived):
+    saved = ctx.saved_tensors
+    tensors, returned = saved[: ctx.count], saved[ctx.count :]
+    if not returned:
+        raise NotImplementedError(
+            "torch.ops.qkv.attention: got a call for gradients without return_row_stats=True; want it, or "
+            "qkv.torch.attention, which asks for it"
+        )
+    if ctx.has_weights and arrived[1] is not None:
+        raise NotImplementedError(
+            "weights: got a loss that depends on the returned weights, whose gradient is not computed; want "
+            "one of the output and the lse (weights.detach())"
+        )
+    if any(ctx.needs_input_grad[len(_DIFFERENTIABLE) :]):
+        raise NotImplementedError(f"got a tensor that needs gradients and is none of {_DIFFERENTIABLE}")
+    # Arguments that were left out at the end have no say in it.
+    needed = ctx.needs_input_grad[: len(_DIFFERENTIABLE)]
+    wanted = [*needed, *[False] * (len(_DIFFERENTIABLE) - len(needed))]
+    d_lse = arrived[1 + ctx.has_weights] if ctx.has_lse else None
+    computed = iter(
+        torch.ops.qkv.attention_backward(list(returned), arrived[0], d_lse, wanted, *tensors, **ctx.options)
+    )
+    gradients = [next(computed) if is_wanted else None for is_wanted in wanted]
+    return (*gradients, *[None] * (ctx.count - len(wanted)))
+
+
+_attention.register_autograd(_gradients, setup_context=_keep)
+
+
+def _no_gradients_of_gradients(_ctx, *_arrived):
+    raise NotImplementedError(
+        "qkv does not compute gradients of gradients: want create_graph=False, or torch's own function"
+    )
+
+
+_attention_backward.register_autograd(_no_gradients_of_gradients)
+
+
+def attention(
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+    *,
+    window=None,
+    key_lengths=None,
+    prefix=None,
+    segment_ids=None,
+    alibi_slopes=None,
+    sinks=None,
+    out=None,
+    seed=None,
+    **options,
+):
+    """``qkv.scaled_dot_product_attention`` as an operator of torch's: for gradients, graphs and exports.
+
+    Takes its arguments but ``out``, and returns the same. Gradients are those of ``query``, ``key``,
+    ``value``, a float ``attn_mask`` and ``sinks``, through the output and the lse; memory is linear, but for
+    a mask's own gradient. The seed of dropout is drawn from torch's generator unless it is given.
+
+    Raises NotImplementedError for other arguments that require gradients, and on the way back for gradients
+    through the weights and gradients of gradients.
+
+    Source: Dao et al., "FlashAttention" (2022), appendix B, for gradients from recomputed weights.
+    """
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "query: got a tensor of a transform (torch.func, torch.vmap), want a plain one, and its gradient "
+            "by torch.autograd"
+        )
+    if out is not None:
+        raise TypeError(
+            "out: got one in a graph or where gradients are recorded, which have no place for it; want None"
+        )
+    query, key, value, attn_mask, sinks = map(_tensor, (query, key, value, attn_mask, sinks))
+    dropout_p = dropout_p or 0.0
+    if seed is not None:
+        seed = torch.tensor([seed])
+    elif 0.0 < dropout_p <= 1.0:
+        seed = torch.randint(2**63 - 1, (1,))
+    window_left, window_right = (None, None) if window is None else window
+    ids = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
+    options.update(dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    for name, option in {"alibi_slopes": alibi_slopes, **options}.items():
+        if _records_gradients(option):
+            raise NotImplementedError(
+                f"{name}: got a tensor that requires gradients, which are not computed; want {name}.detach()"
+            )
+    results = torch.ops.qkv.attention(
+        query,
+        key,
+        value,
+        attn_mask,
+        sinks=sinks,
+        key_lengths=_tensor(key_lengths),
+        prefix=_tensor(prefix),
+        alibi_slopes=_tensor(alibi_slopes),
+        seed=seed,
+        query_segment_ids=_tensor(ids[0]),
+        key_segment_ids=_tensor(ids[1]),
+        window_left=window_left,
+        window_right=window_right,
+        return_row_stats=any(map(_records_gradients, (query, key, value, attn_mask, sinks))),
+        # None is as if it were left out.
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    if options.get("return_weights") and options.get("return_lse"):
+        return OutputWeightsAndLse(*results[:3])
+    if options.get("return_weights"):
+        return OutputAndWeights(*results[:2])
+    return OutputAndLse(*results[:2]) if options.get("return_lse") else results[0]
+
+
+torch.compiler.substitute_in_graph(qkv.scaled_dot_product_attention, skip_signature_check=True)(attention)
+
+
+def _records_gradients(argument):
+    return isinstance(argument, torch.Tensor) and argument.requires_grad and torch.is_grad_enabled()
+
+
+def _tensor(numbers):
+    """A number for all, or one each, as an operator takes them."""
+    if numbers is None or isinstance(numbers, torch.Tensor):
+        return numbers
+    if isinstance(numbers, int):
+        return torch.tensor([numbers])
+    is_list_of_floats = isinstance(numbers, (list, tuple)) and any(isinstance(x, float) for x in numbers)
+    return torch.as_tensor(numbers, dtype=torch.float64 if is_list_of_floats else None)
