@@ -131,6 +131,18 @@ def test_heads_are_shared_in_groups_if_asked_for():
     same_bits(SDPA(query, key, value), SDPA(query, *(np.repeat(array, 6, axis=1) for array in (key, value))))
 
 
+def test_dropout_drops_what_its_mask_says():
+    query, key, value = arrays()
+    _, weights = textbook(query, key, value)
+    kept = qkv.dropout_mask(3, weights.shape, 0.25)
+    options = {"dropout_p": 0.25, "seed": 3}
+    close(SDPA(query, key, value, **options), (weights * kept / 0.75) @ value)
+    close(qkv.reference(query, key, value, **options), (weights * kept / 0.75) @ value)
+    # Without a seed each call has one of its own.
+    one, other = (SDPA(query, key, value, dropout_p=0.5) for _ in range(2))
+    assert (one != other).any()
+
+
 def test_ranks_and_leading_axes_broadcast():
     query, key, value = arrays(batch=1)
     same_bits(SDPA(query[0, 0], key[0, 0], value[0, 0]), SDPA(query, key, value)[0, 0])

@@ -51,7 +51,7 @@ def _named(tensors, options):
     named = dict(zip(names, tensors, strict=False)) | options
     ids = (named.pop("query_ids", None), named.pop("key_ids", None))
     window = (named.pop("window_left", None), named.pop("window_right", None))
-    named["segment_ids"] = None if ids == (None, None) else ids
+    named["segment_ids"] = None if ids[0] is None else ids
     named["window"] = None if window == (None, None) else window
     if named.get("seed") is not None:
         named["seed"] = named["seed"].item()
