@@ -7,6 +7,7 @@ import qkv.torch
 import torch
 from parity import booleans, one_thread_of_torch, tensor, tensors, torch_math  # noqa: F401
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 MASK = booleans(5, 7)
 NOTHING = MASK & (torch.arange(5) != 2)[:, None]
@@ -188,6 +189,22 @@ def test_a_graph_gives_the_bits_of_the_plain_call(options):
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     assert all(map(torch.equal, gradients(compiled, given, d_output), gradients(function, given, d_output)))
     torch._dynamo.reset()
+
+
+def test_modes_of_torch_see_the_operators():
+    seen = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            seen.append(operator.name())
+            return operator(*args, **(kwargs or {}))
+
+    given, d_output = tensors(*SHAPES["heads"]), tensor(2, 4, 5, 6, seed=9)
+    want = gradients(attend, given, d_output)
+    with Seeing():
+        got = gradients(attend, given, d_output)
+    assert {"qkv::attention", "qkv::attention_backward"} <= set(seen)
+    assert all(map(torch.equal, got, want))
 
 
 def test_dropout_in_a_graph_is_drawn_anew_each_time():

@@ -22,13 +22,7 @@ _OPTIONS = (
 _WANTED = "bool return_weights=False, bool return_lse=False, bool return_row_stats=False"
 
 
-@torch.library.custom_op(
-    "qkv::attention",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"({_TENSORS}, *, {_OPTIONS}, {_WANTED}) -> Tensor[]",
-)
-def _attention(
+def _forward(
     query, key, value, *tensors, return_weights=False, return_lse=False, return_row_stats=False, **options
 ):
     # Torch records gradients by itself: see `_gradients`.
@@ -56,6 +50,15 @@ def _named(tensors, options):
     if named.get("seed") is not None:
         named["seed"] = named["seed"].item()
     return named
+
+
+_attention = torch.library.custom_op(
+    "qkv::attention",
+    _forward,
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_TENSORS}, *, {_OPTIONS}, {_WANTED}) -> Tensor[]",
+)
 
 
 @_attention.register_fake
@@ -94,14 +97,7 @@ def _fake_attention(
     return results + [query.new_empty((*lead, len_query), dtype=wide) for _ in range(of_rows)]
 
 
-@torch.library.custom_op(
-    "qkv::attention_backward",
-    mutates_args=(),
-    device_types="cpu",
-    schema="(Tensor[] returned, Tensor? d_output, Tensor? d_lse, bool[] wanted, "
-    f"{_TENSORS}, *, {_OPTIONS}) -> Tensor[]",
-)
-def _attention_backward(returned, d_output, d_lse, wanted, query, key, value, *tensors, **options):
+def _backward(returned, d_output, d_lse, wanted, query, key, value, *tensors, **options):
     """The gradients that are wanted, in the order of `_DIFFERENTIABLE`."""
     if d_output is None:
         d_output = torch.zeros((), dtype=query.dtype).expand_as(returned[0])
@@ -118,6 +114,16 @@ def _attention_backward(returned, d_output, d_lse, wanted, query, key, value, *t
     ]
 
 
+_attention_backward = torch.library.custom_op(
+    "qkv::attention_backward",
+    _backward,
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor[] returned, Tensor? d_output, Tensor? d_lse, bool[] wanted, "
+    f"{_TENSORS}, *, {_OPTIONS}) -> Tensor[]",
+)
+
+
 @_attention_backward.register_fake
 def _fake_backward(_returned, _d_output, _d_lse, wanted, *tensors, **_options):
     return [
@@ -131,7 +137,7 @@ def _keep(ctx, inputs, keyword_only_inputs, output):
     """Keeps what gradients are computed from: the tensors, the output, and maximum and sum of each row."""
     options = dict(keyword_only_inputs)
     ctx.has_weights, ctx.has_lse, has_row_stats = (
-        options.pop(f"return_{name}") for name in ("weights", "lse", "row_stats")
+        options.pop(f"return_{name}", False) for name in ("weights", "lse", "row_stats")
     )
     ctx.options = options
     # None says of a result that nothing depends on it.
@@ -161,9 +167,8 @@ def _gradients(ctx, arrived):
     needed = ctx.needs_input_grad[: len(_DIFFERENTIABLE)]
     wanted = [*needed, *[False] * (len(_DIFFERENTIABLE) - len(needed))]
     d_lse = arrived[1 + ctx.has_weights] if ctx.has_lse else None
-    computed = iter(
-        torch.ops.qkv.attention_backward(list(returned), arrived[0], d_lse, wanted, *tensors, **ctx.options)
-    )
+    backward = torch.ops.qkv.attention_backward if _is_looked_into() or torch.is_grad_enabled() else _backward
+    computed = iter(backward(list(returned), arrived[0], d_lse, wanted, *tensors, **ctx.options))
     gradients = [next(computed) if is_wanted else None for is_wanted in wanted]
     return (*gradients, *[None] * (ctx.count - len(wanted)))
 
@@ -178,6 +183,26 @@ def _no_gradients_of_gradients(_ctx, *_arrived):
 
 
 _attention_backward.register_autograd(_no_gradients_of_gradients)
+
+
+class _Recorded(torch.autograd.Function):
+    """The operator, in eager mode: torch's way to it takes longer than many a call."""
+
+    @staticmethod
+    def forward(ctx, *tensors_and_options):
+        *tensors, options = tensors_and_options
+        results = _forward(*tensors, **options)
+        _keep(ctx, tensors, options, results)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx, *arrived):
+        return (*_gradients(ctx, arrived), None)
+
+
+def _is_looked_into():
+    """Whether a graph is made of calls, or a mode of torch's sees them."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def attention(
@@ -234,24 +259,16 @@ def attention(
             raise NotImplementedError(
                 f"{name}: got a tensor that requires gradients, which are not computed; want {name}.detach()"
             )
-    results = torch.ops.qkv.attention(
-        query,
-        key,
-        value,
-        attn_mask,
-        sinks=sinks,
-        key_lengths=_tensor(key_lengths),
-        prefix=_tensor(prefix),
-        alibi_slopes=_tensor(alibi_slopes),
-        seed=seed,
-        query_segment_ids=_tensor(ids[0]),
-        key_segment_ids=_tensor(ids[1]),
-        window_left=window_left,
-        window_right=window_right,
-        return_row_stats=any(map(_records_gradients, (query, key, value, attn_mask, sinks))),
-        # None is as if it were left out.
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    records_gradients = any(map(_records_gradients, (query, key, value, attn_mask, sinks)))
+    tensors = (query, key, value, attn_mask, sinks)
+    tensors += tuple(map(_tensor, (key_lengths, prefix, alibi_slopes, seed, *ids)))
+    options.update(window_left=window_left, window_right=window_right, return_row_stats=records_gradients)
+    # None is as if it were left out.
+    options = {name: value for name, value in options.items() if value is not None}
+    if records_gradients and not _is_looked_into():
+        results = _Recorded.apply(*tensors, options)
+    else:
+        results = torch.ops.qkv.attention(*tensors, **options)
     if options.get("return_weights") and options.get("return_lse"):
         return OutputWeightsAndLse(*results[:3])
     if options.get("return_weights"):
