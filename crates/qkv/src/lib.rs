@@ -49,6 +49,7 @@
 mod attention;
 mod backward;
 mod bias;
+mod call;
 mod double_double;
 mod dropout;
 mod element;
@@ -72,9 +73,10 @@ mod softmax;
 mod tile;
 mod trace;
 
-pub use attention::{Attention, AttentionOutput, Call, Extras, Progress, RowStats};
+pub use attention::Attention;
 pub use backward::{Backward, Gradients, HeadGradients, ReferenceGradients};
 pub use bias::{Alibi, Bias, BiasFn};
+pub use call::{AttentionOutput, Call, Extras, Progress, RowStats};
 pub use element::{Element, Real};
 pub use error::Error;
 pub use half::{bf16, f16};

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use ndarray::{Array, ArrayD, Axis, Dimension};
 
-use crate::attention::{AttentionOutput, RowStats};
+use crate::call::{AttentionOutput, RowStats};
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::forward::{self, Finish, Heads};

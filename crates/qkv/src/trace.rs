@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use ndarray::{Array, Array2, ArrayD, ArrayView, Dimension, Ix2, IxDyn, s};
 
-use crate::attention::{Progress, RowStats};
+use crate::call::{Progress, RowStats};
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::forward::{self, Finish, Heads, Want, shaped, zeros};

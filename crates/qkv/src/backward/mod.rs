@@ -22,7 +22,7 @@ mod sums;
 
 use ndarray::{Array, ArrayD, ArrayView, Dimension};
 
-use crate::attention::{Progress, RowStats};
+use crate::call::{Progress, RowStats};
 use crate::element::Element;
 use crate::error::{Error, show_shape};
 use crate::forward::{shaped, zeros};

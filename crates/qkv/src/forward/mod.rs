@@ -12,7 +12,7 @@ mod tasks;
 
 use ndarray::{Array, ArrayD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
 
-use crate::attention::{AttentionOutput, Extras, Progress, RowStats};
+use crate::call::{AttentionOutput, Extras, Progress, RowStats};
 use crate::element::{Element, Real};
 use crate::error::{Error, show_shape};
 use crate::partial::Partial;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::spare::Buffers;
-use crate::attention::Progress;
+use crate::call::Progress;
 use crate::error::Error;
 use crate::simd::FloatEnvironment;
 

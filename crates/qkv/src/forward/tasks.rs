@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::rows::{Finish, Heads, Rows, Target};
 use super::spare::Buffers;
 use super::{decode, join, matrix, prefill, schedule};
-use crate::attention::Progress;
+use crate::call::Progress;
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::plan;

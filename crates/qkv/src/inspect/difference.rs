@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::numbers::Numbers;
 use super::strip::{Head, Strip, blocks, strips};
-use crate::attention::Progress;
+use crate::call::Progress;
 use crate::element::Real;
 use crate::error::Error;
 use crate::forward::{Buffers, each_task};

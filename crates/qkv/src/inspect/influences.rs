@@ -10,7 +10,7 @@ use ndarray::{Array2, ArrayView2, s};
 
 use super::Inspection;
 use super::strip::{Head, Strip, Strips, blocks};
-use crate::attention::Progress;
+use crate::call::Progress;
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::forward::{Buffers, Finish, Heads, Role, each_task, rows_of_tile, shaped, zeros};

@@ -9,7 +9,7 @@ use ndarray::{Array2, ArrayViewMut2, Axis};
 
 use super::numbers::Numbers;
 use super::strip::{Strip, blocks, strips};
-use crate::attention::Progress;
+use crate::call::Progress;
 use crate::error::Error;
 use crate::forward::{Buffers, each_task, shaped, zeros};
 use crate::plan;

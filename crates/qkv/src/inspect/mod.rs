@@ -20,7 +20,8 @@ use std::sync::OnceLock;
 
 use ndarray::{Array2, Axis};
 
-use crate::attention::{Attention, Progress};
+use crate::attention::Attention;
+use crate::call::Progress;
 use crate::element::Element;
 use crate::error::Error;
 use crate::forward::{Finish, Heads, shaped, zeros};

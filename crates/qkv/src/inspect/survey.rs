@@ -12,7 +12,7 @@ use super::influences::{self, Influences};
 use super::patterns::{Patterns, Tokens};
 use super::rank::{Ranked, Ranking, Ranks};
 use super::strip::{Head, Strip, Strips, blocks};
-use crate::attention::Progress;
+use crate::call::Progress;
 use crate::element::Real;
 use crate::error::Error;
 use crate::forward::{Buffers, each_task};
