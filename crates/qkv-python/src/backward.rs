@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use qkv::RowStats;
 
 use crate::array::{Array, Number, give};
-use crate::call::{Inputs, heads_first};
+use crate::call::{Inputs, heads_first, with_axes_of};
 use crate::options::Options;
 use crate::source;
 
@@ -100,15 +100,11 @@ pub fn backward<'py, T: Number>(
 
 /// A gradient with the shape and axes that its input was given with. What was repeated for all heads has the sum.
 fn as_given<T: Number>(gradient: ArrayD<T>, input: &Array<'_>, positions_first: bool) -> ArrayD<T> {
-    let mut gradient = gradient;
-    if let Some(axis) = input.repeated() {
-        gradient = summed(&gradient, Axis(axis));
-    }
-    if positions_first {
-        let rank = gradient.ndim();
-        gradient.swap_axes(rank - 3, rank - 2);
-    }
-    let gradient = gradient.as_standard_layout().into_owned();
+    let gradient = match input.repeated() {
+        Some(axis) => summed(&gradient, Axis(axis)),
+        None => gradient,
+    };
+    let gradient = with_axes_of(gradient, positions_first);
     gradient.into_shape_with_order(input.given()).expect("as many numbers as were given")
 }
 

@@ -24,7 +24,7 @@ type Extents = SmallVec<[usize; 4]>;
 /// The arguments of a function that takes queries, keys, values and options, read.
 ///
 /// # Errors
-/// As [`Options::new`] and [`Inputs::new`].
+/// As [`Options::new`], [`Inputs::new`] and [`Options::fill_seed`].
 pub fn read<'py>(
     function: Function,
     arrays: [&Bound<'py, PyAny>; 3],
@@ -33,7 +33,7 @@ pub fn read<'py>(
 ) -> PyResult<(Inputs<'py>, Options<'py>)> {
     let mut options = Options::new(function, positional, named)?;
     let inputs = Inputs::new(arrays, &options)?;
-    options.draw_seed(inputs.query.object())?;
+    options.fill_seed(function, inputs.query.object())?;
     Ok((inputs, options))
 }
 

@@ -10,27 +10,25 @@ use qkv_view::show;
 use crate::error::Stop;
 use crate::pool;
 
-/// The pairs of a shape (…, heads, len_query, len_key) that a probability and a seed keep, for queries and keys that stand from these positions on.
+/// The pairs of a shape (…, heads, len_query, len_key) that a probability and a seed keep, for queries and keys that stand from
+/// these positions on.
 ///
 /// # Errors
-/// If the shape has no axes for queries and keys, the probability is none, or there is no memory.
+/// If the probability is not within 0 and 1, or there is no memory.
 pub fn mask<'py>(
     py: Python<'py>,
     (probability, seed): (f64, u64),
     shape: &[usize],
     (query_offset, key_offset): (i64, i64),
 ) -> PyResult<Bound<'py, PyAny>> {
-    let [lead @ .., len_query, len_key] = shape else {
-        let message = format!("shape: got {}, want (…, heads, len_query, len_key)", show::shape(shape));
-        return Err(PyValueError::new_err(message));
-    };
+    let (lead, of_head) = shape.split_at(shape.len() - 2);
     // No pair's fate depends on what its query and key hold.
-    let rows = |len: &usize| {
-        let shape = [lead, &[*len, 0]].concat();
-        ArrayViewD::<f32>::from_shape(IxDyn(&shape), &[])
-            .map_err(|error| PyValueError::new_err(format!("shape: got {}: {error}", show::shape(&shape))))
+    let rows = |len: usize| {
+        let message = || format!("shape: got {}, want fewer pairs", show::shape(shape));
+        ArrayViewD::<f32>::from_shape(IxDyn(&[lead, &[len, 0]].concat()), &[])
+            .map_err(|_| PyValueError::new_err(message()))
     };
-    let (query, key) = (rows(len_query)?, rows(len_key)?);
+    let (query, key) = (rows(of_head[0])?, rows(of_head[1])?);
     let attention =
         Attention::new().dropout(probability, seed).query_offset(query_offset).key_offset(key_offset);
     let kept = pool::here(py, || attention.call(query, key.clone(), key).kept());

@@ -119,9 +119,11 @@ mod _qkv {
     /// - threads: how many threads, 1 to 1024; no bit of a result depends on it.
     /// - seed: of dropout; by default drawn from torch's generator for tensors, and from the system for other arrays.
     ///
-    /// Raises TypeError for a wrong dtype, kind or device, ValueError for a wrong shape or value, NotImplementedError for dropout and
-    /// for tensors that require gradients while torch records them, MemoryError where there is no room for a result.
-    /// Ctrl-C interrupts.
+    /// Torch records gradients of query, key, value, a float attn_mask and sinks, through the output and the lse.
+    ///
+    /// Raises TypeError for a wrong dtype, kind or device, ValueError for a wrong shape or value, NotImplementedError for other
+    /// arguments that require gradients, for forward derivatives and torch.func, and on the way back for gradients through the
+    /// weights and gradients of gradients; MemoryError where there is no room for a result. Ctrl-C interrupts.
     ///
     /// Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1; Dao et al., "FlashAttention" (2022), for the one
     /// pass over keys; Press et al., "Train Short, Test Long" (2022), for ALiBi.
@@ -154,8 +156,10 @@ mod _qkv {
         with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?.named()
     }
 
-    /// scaled_dot_product_attention and what its gradients are computed from: output, weights and lse, None unless asked for,
-    /// row_max, row_sum.
+    /// scaled_dot_product_attention, and what its gradients are computed from: (output, weights or None, lse or None, (row_max,
+    /// row_sum)), the last two (…, heads, len_query) in the accumulator type.
+    ///
+    /// Raises as it does; and ValueError for dropout without a seed.
     #[pyfunction]
     #[pyo3(signature = (query, key, value, *args, **options), text_signature = "(query, key, value, *args, **options)")]
     fn forward<'py>(
@@ -171,10 +175,13 @@ mod _qkv {
         Ok((output, weights, lse, row_stats))
     }
 
-    /// The gradients of (query, key, value, attn_mask, sinks) that are wanted, None for others.
+    /// The gradients of query, key, value, attn_mask and sinks, each as it is wanted, or None.
     ///
-    /// arrays are query, key and value; returned output, row_max and row_sum, as forward gave them; arrived the gradients of the output and, or
-    /// None, of the lse. Options are those of the forward pass, its seed among them.
+    /// arrays are (query, key, value), returned is (output, row_max, row_sum) of forward, and arrived are the gradients (d_output,
+    /// d_lse), of which the second may be None. Options are those that forward had. Each gradient has the shape of what it is
+    /// of; those of attn_mask and sinks are in the accumulator type.
+    ///
+    /// Raises as forward does.
     #[pyfunction]
     #[pyo3(name = "backward", signature = (arrays, returned, arrived, wanted, **options))]
     fn backward_of<'py>(
@@ -203,18 +210,21 @@ mod _qkv {
     #[pyo3(signature = (seed, shape, dropout_p, *, query_offset = 0, key_offset = 0))]
     fn dropout_mask<'py>(
         py: Python<'py>,
-        seed: i64,
-        shape: Vec<usize>,
-        dropout_p: f64,
+        seed: &Any<'py>,
+        shape: &Any<'py>,
+        dropout_p: &Any<'py>,
         query_offset: i64,
         key_offset: i64,
     ) -> PyResult<Any<'py>> {
-        dropout::mask(py, (dropout_p, seed as u64), &shape, (query_offset, key_offset))
+        let seed = Given::new("seed", seed).integer()? as u64;
+        let probability = Given::new("dropout_p", dropout_p).number()?;
+        let shape = Given::new("shape", shape).shape()?;
+        dropout::mask(py, (probability, seed), &shape, (query_offset, key_offset))
     }
 
     /// Attention over some of the keys: an unfinished state of every row, to be merged with others.
     ///
-    /// Arguments are those of scaled_dot_product_attention, but for sinks, which merge takes, results, and causal="bottom-right",
+    /// Arguments are those of scaled_dot_product_attention, but for dropout, sinks, which merge takes, results, and causal="bottom-right",
     /// since a partial does not know where all keys end; key_offset says where these keys begin. Returns a Partial, with its
     /// key_offset, len_key and lse.
     #[pyfunction]
@@ -278,7 +288,7 @@ mod _qkv {
 
     /// The textbook's five steps with plain loops, row by row in more precision than any result has: the truth, slowly.
     ///
-    /// Arguments are those of scaled_dot_product_attention, but for out. Returns float64.
+    /// Arguments are those of scaled_dot_product_attention, but for out; weights and lse are from before dropout. Returns float64.
     #[pyfunction]
     #[pyo3(
         name = "reference",

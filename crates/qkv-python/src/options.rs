@@ -243,14 +243,23 @@ impl<'py> Options<'py> {
         }
     }
 
-    /// Draws the seed of dropout where none was given: from torch's generator for tensors of torch's, else from the system's.
-    /// Without dropout nothing is drawn.
+    /// The seed of dropout where none was given, for functions that mix values: drawn from torch's generator for tensors of
+    /// torch's, else from the system's. Without dropout nothing is drawn; `qkv._operator` draws by the same rule.
     ///
     /// # Errors
-    /// If there is nothing to draw from.
-    pub fn draw_seed(&mut self, query: &Bound<'py, PyAny>) -> PyResult<()> {
-        if self.seed.is_none() && self.dropout_p > 0.0 && self.dropout_p <= 1.0 {
-            self.seed = Some(source::drawn_seed(query)?);
+    /// If there is nothing to draw from, or the function's dropout must be that of another call.
+    pub fn fill_seed(&mut self, function: Function, query: &Bound<'py, PyAny>) -> PyResult<()> {
+        if self.seed.is_some() || !(self.dropout_p > 0.0 && self.dropout_p <= 1.0) {
+            return Ok(());
+        }
+        match function {
+            Function::Attention | Function::Reference => self.seed = Some(source::drawn_seed(query)?),
+            Function::Forward | Function::Backward => {
+                let message =
+                    "seed: got None beside dropout_p, want one, for the gradients drop what the output did";
+                return Err(PyValueError::new_err(message));
+            }
+            Function::Partial | Function::Plan | Function::Scores | Function::Explain => {}
         }
         Ok(())
     }
@@ -345,7 +354,7 @@ impl<'py> Given<'py> {
         self.value.extract().map_err(|_| self.wrong_type("True or False"))
     }
 
-    fn number(&self) -> PyResult<f64> {
+    pub fn number(&self) -> PyResult<f64> {
         if !self.value.is_instance_of::<PyFloat>() {
             refuse_gradients(self.name, &self.value)?;
         }
@@ -401,6 +410,14 @@ impl<'py> Given<'py> {
             (Ok(start), Ok(stop)) => Ok(start..stop),
             _ => Err(self.wrong_value(wanted)),
         }
+    }
+
+    /// Extents of an array.
+    pub fn shape(&self) -> PyResult<Vec<usize>> {
+        let wanted = "(…, heads, len_query, len_key), whole numbers from 0 on";
+        let extents: Vec<i64> = self.value.extract().map_err(|_| self.wrong_type(wanted))?;
+        let shape = extents.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
+        shape.ok().filter(|shape| shape.len() >= 2).ok_or_else(|| self.wrong_value(wanted))
     }
 
     fn texts(&self) -> PyResult<Vec<String>> {

@@ -59,6 +59,22 @@ def tensors(query, key, value=None, dtype=torch.float32):
     return [tensor(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes)]
 
 
+def leaves(*given):
+    """Copies of tensors of floats that need gradients; what is none stays."""
+    return [
+        x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for x in given
+    ]
+
+
+def gradients(function, given, d_output):
+    """Of all tensors of floats among what a function is given."""
+    given = leaves(*given)
+    output = function(*given)
+    needed = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
+    return torch.autograd.grad(output, needed, d_output.to(output.dtype))
+
+
 def booleans(*shape, seed=3):
     """A mask of which a quarter is False."""
     return tensor(*shape, seed=seed) >= -1

@@ -143,6 +143,31 @@ def test_dropout_drops_what_its_mask_says():
     assert (one != other).any()
 
 
+def test_the_mask_depends_on_seed_and_place_alone():
+    mask = qkv.dropout_mask(5, (2, 3, 130, 257), 0.25)
+    assert mask.dtype == np.bool_ and mask.shape == (2, 3, 130, 257)
+    share, deviation = mask.mean(), (0.25 * 0.75 / mask.size) ** 0.5
+    assert abs(share - 0.75) < 4 * deviation
+    np.testing.assert_array_equal(
+        qkv.dropout_mask(5, (1, 2, 40, 30), 0.25, query_offset=90, key_offset=200), mask[:1, :2, 90:, 200:230]
+    )
+    assert (qkv.dropout_mask(6, mask.shape, 0.25) != mask).any()
+    assert qkv.dropout_mask(5, (4, 4), 0.0).all() and not qkv.dropout_mask(5, (4, 4), 1.0).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, (4,), 0.5), r"shape: got \(4,\), want"),
+        ((1, (4, 4), 1.5), r"dropout_p: got 1\.5, want a probability from 0 to 1"),
+        ((1, (4, 4), float("nan")), "dropout_p: got NaN"),
+    ],
+)
+def test_masks_of_dropout_that_have_no_meaning(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        qkv.dropout_mask(*arguments)
+
+
 def test_ranks_and_leading_axes_broadcast():
     query, key, value = arrays(batch=1)
     same_bits(SDPA(query[0, 0], key[0, 0], value[0, 0]), SDPA(query, key, value)[0, 0])

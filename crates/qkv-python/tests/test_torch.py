@@ -8,6 +8,7 @@ import pytest
 import qkv
 import qkv.torch
 import torch
+from parity import gradients, tensor
 from support import grid
 from torch.nn import functional as F
 
@@ -201,6 +202,36 @@ def test_what_stays_with_torch_is_counted(reason, call):
     if reason != "device":
         torch.testing.assert_close(output.as_subclass(torch.Tensor), expected)
     assert qkv.torch.stats() == {"qkv": 0, "torch": {reason: 1}}
+
+
+def test_modules_train_through_qkv():
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    x = tensor(2, 5, 16)
+
+    def trained():
+        layer.zero_grad()
+        layer(x, x, x, need_weights=False)[0].square().sum().backward()
+        return [parameter.grad.clone() for parameter in layer.parameters()]
+
+    want = trained()
+    qkv.torch.reset_stats()
+    with qkv.torch.sdpa():
+        got = trained()
+    assert qkv.torch.stats() == {"qkv": 1, "torch": {}}
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_autocast_trains():
+    given = tensors()
+    with torch.autocast("cpu", torch.bfloat16):
+        want = gradients(F.scaled_dot_product_attention, given, tensor(2, 4, 5, 6, seed=9))
+        with qkv.torch.sdpa():
+            got = gradients(F.scaled_dot_product_attention, given, tensor(2, 4, 5, 6, seed=9))
+    for one, other in zip(got, want, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=0, atol=0.03)
 
 
 def test_autocast_casts_as_for_torch():

@@ -145,12 +145,12 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         forward::scores(&problem, stage, self.progress)
     }
 
-    /// Every intermediate, named, of all batches and heads.
+    /// Every intermediate, named, of all batches and heads; without dropout.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn trace(self) -> Result<Trace<T, D>, Error> {
-        let problem = self.problem()?;
+        let problem = self.problem()?.before_dropout();
         trace::whole(&problem, [self.query, self.key, self.value], self.progress)
     }
 
@@ -165,17 +165,17 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         (batch, head): (usize, usize),
         queries: Range<usize>,
     ) -> Result<Trace<T, Ix2>, Error> {
-        trace::head(self.problem()?, (batch, head), queries, self.progress)
+        trace::head(self.problem()?.before_dropout(), (batch, head), queries, self.progress)
     }
 
     /// How much each key matters to one query: how far, as an L2 norm, the row's output would move if that key were
-    /// deleted; 0 for a masked key. Deleting the only key leaves the zero row. `(batch, head, query)`, the batch counted
+    /// deleted; 0 for a masked key, and without dropout. Deleting the only key leaves the zero row. `(batch, head, query)`, the batch counted
     /// flat over all batch axes; one number for each key, in f64 and without another call. Progress is not reported.
     ///
     /// # Errors
     /// As [`run`](Self::run), and if the row does not exist.
     pub fn influence(&self, row: (usize, usize, usize)) -> Result<Vec<f64>, Error> {
-        let problem = self.problem()?;
+        let problem = self.problem()?.before_dropout();
         problem.check_row(row)?;
         Ok(inspect::influence(&problem, row))
     }
@@ -205,7 +205,8 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
     /// The unfinished state over these keys, to be merged with others.
     ///
     /// # Errors
-    /// As [`run`](Self::run); and if the queries are aligned to the end of these keys, which are not all.
+    /// As [`run`](Self::run); if the queries are aligned to the end of these keys, which are not all; and for sinks, which
+    /// [`merge`](crate::merge()) takes, and dropout.
     pub fn partial(self) -> Result<Partial<T, D>, Error> {
         if self.attention.causal == Some(Alignment::BottomRight) {
             return Err(Error::value("causal", "bottom-right", "a position")
@@ -216,14 +217,15 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         }
         let problem = self.problem()?;
         if problem.terms.dropout.is_some() {
-            return Err(Error::value("dropout", "dropout in a partial", "none"));
+            return Err(Error::value("dropout", "dropout in a partial", "none, for it has no weights yet"));
         }
         forward::partial(&problem, self.progress)
     }
 
     /// The gradients of a loss, from that of the output, `d_output`, and what [`run`](Self::run) returned for this call:
-    /// the output and, asked for by [`row_stats`](Self::row_stats), maximum and sum of each row. What is wanted is said on
-    /// the [`Backward`]. Bits of a gradient depend on threads and instruction set as little as those of an output.
+    /// the output and, asked for by [`row_stats`](Self::row_stats), maximum and sum of each row. `d_output` is of the output's
+    /// shape, with any strides. What is wanted is said on the [`Backward`], whose `run` has the errors. Bits of a gradient
+    /// depend on threads and instruction set as little as those of an output.
     pub fn backward<'b>(
         self,
         output: ArrayView<'b, T, D>,
@@ -245,8 +247,9 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         }
     }
 
-    /// The gradients from the textbook's formulas with whole matrices, at more precision than any result has, of one
-    /// head of one batch whose `d_output` is `(len_query, dim_value)`; see [`ReferenceGradients`].
+    /// The gradients from the textbook's formulas with whole matrices, at more precision than any result has, of one batch and
+    /// head, `at`, the batch counted flat over all batch axes. `d_output` is `(len_query, dim_value)`, `d_lse` `(len_query)`; see
+    /// [`ReferenceGradients`].
     ///
     /// # Errors
     /// If shapes or options do not fit, or the head does not exist.

@@ -125,6 +125,12 @@ struct Shapes {
 }
 
 impl<'a, T: Element> Problem<'a, T> {
+    /// The call as it is looked at: what dropout does shows in the output alone.
+    pub(crate) fn before_dropout(mut self) -> Self {
+        self.terms.dropout = None;
+        self
+    }
+
     /// For rows of single heads: decode is cut for whole groups of heads, so another path serves them. The bits are the
     /// same.
     pub(crate) fn for_single_heads(mut self) -> Self {

@@ -37,7 +37,7 @@ pub struct Trace<T: Element, D: Dimension> {
     pub masked: Array<T::Accumulator, D>,
     /// `exp(masked - max) / sum`: each row sums to 1, or to less with a sink; 0 where masked.
     pub weights: Array<T, D>,
-    /// `(…, heads, len_query, dim_value)`: the values' mean by weight.
+    /// `(…, heads, len_query, dim_value)`: the values' mean by weight, whatever dropout would leave out of it.
     pub output: Array<T, D>,
     /// Maximum and sum of each row, `(…, heads, len_query)`.
     pub row_stats: RowStats<T, D>,

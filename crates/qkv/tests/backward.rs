@@ -85,7 +85,8 @@ fn assert_differences(
             check(name, at, gradient, wanted);
         }
     }
-    for (which, gradient) in got.biases.unwrap().iter().enumerate() {
+    // Options may add others, which stay as they are.
+    for (which, gradient) in got.biases.unwrap().iter().take(biases.len()).enumerate() {
         for (at, &gradient) in gradient.iter().enumerate() {
             let wanted = differ(&|step| {
                 let mut changed = biases.clone();
@@ -122,6 +123,9 @@ fn gradients_are_what_differences_say() {
     assert_differences("causal", shapes, &[], &[], |_, then| {
         then(Attention::new().causal(Alignment::BottomRight))
     });
+    assert_differences("prefix", shapes, &[], &[], |_, then| {
+        then(Attention::new().causal(Alignment::Offset(2)).prefix([4]).key_offset(1))
+    });
     assert_differences("window", shapes, &[], &[], |_, then| {
         then(Attention::new().query_offset(2).window(Some(1), Some(1)))
     });
@@ -131,6 +135,18 @@ fn gradients_are_what_differences_say() {
     assert_differences("segments", shapes, &[], &[], |_, then| {
         then(Attention::new().segments(ids.0.view(), ids.1.view()))
     });
+    let steps = |_: &Region, bias: &mut [f64]| {
+        bias.iter_mut()
+            .enumerate()
+            .for_each(|(at, bias)| *bias = if at % 4 == 1 { f64::NEG_INFINITY } else { 0.1 * at as f64 });
+    };
+    assert_differences("closure of biases", shapes, &[], &[], |_, then| {
+        then(Attention::new().bias_fn(&steps))
+    });
+    let holes = mask.mapv(|visible| if visible { 0.0 } else { f64::NEG_INFINITY });
+    assert_differences("biases that mask", shapes, &[&[4, 1, 7]], &[], |parts, then| {
+        then(Attention::new().bias(parts.biases[0].view()).bias(holes.view()));
+    });
     assert_differences("scale", shapes, &[], &[], |_, then| then(Attention::new().scale(-0.7)));
     assert_differences("softcap", shapes, &[], &[], |_, then| {
         then(Attention::new().softcap(0.9).causal(Alignment::TopLeft))
@@ -138,6 +154,9 @@ fn gradients_are_what_differences_say() {
     assert_differences("dropout", shapes, &[], &[], |_, then| then(Attention::new().dropout(0.4, 6)));
     assert_differences("alibi", shapes, &[], &[], |_, then| {
         then(Attention::new().alibi(Alibi::Paper).scale(1.3))
+    });
+    assert_differences("slopes", shapes, &[], &[], |_, then| {
+        then(Attention::new().alibi(Alibi::Slopes(vec![0.5, -0.25, 0.0, 1.0])).query_offset(3))
     });
     assert_differences("sinks", shapes, &[], &[0.3, -1.0, 0.0, 0.7], |parts, then| {
         then(Attention::new().sinks(parts.sinks).mask(mask.view()));

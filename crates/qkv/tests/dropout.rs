@@ -137,3 +137,18 @@ fn what_is_no_probability_is_refused() {
     let error = error.call(x.view(), x.view(), x.view()).partial().unwrap_err();
     assert_eq!(error.to_string(), "dropout: got dropout in a partial, want none");
 }
+
+/// What is looked at is from before.
+#[test]
+fn traces_and_influence_have_no_dropout() {
+    let x = ndarray::array![[1.0f32, 0.0], [0.0, 2.0], [0.5, -1.0]];
+    let (plain, dropping) = (Attention::new(), Attention::new().dropout(0.5, 3));
+    let call = |attention: &Attention<'_>| {
+        let call = || attention.call(x.view(), x.view(), x.view());
+        let trace = call().trace().unwrap();
+        (trace, call().trace_head((0, 0), 1..3).unwrap(), call().influence((0, 0, 1)).unwrap())
+    };
+    assert_eq!(call(&dropping), call(&plain));
+    let output = |attention: &Attention<'_>| attention.forward(x.view(), x.view(), x.view()).unwrap();
+    assert_ne!(output(&dropping), output(&plain));
+}

@@ -6,14 +6,15 @@ import qkv
 from qkv import _qkv
 from qkv._results import OutputAndLse, OutputAndWeights, OutputWeightsAndLse
 
-# Tensors may not be keyword-only in a schema, and a pair is no argument type.
-_TENSORS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, Tensor? sinks=None, "
-    "Tensor? key_lengths=None, Tensor? prefix=None, Tensor? alibi_slopes=None, Tensor? seed=None, "
-    "Tensor? query_segment_ids=None, Tensor? key_segment_ids=None"
-)
-# Those that have gradients come first.
+# Tensors may not be keyword-only in a schema, and a pair is no argument type. First those with gradients.
 _DIFFERENTIABLE = ("query", "key", "value", "attn_mask", "sinks")
+_NAMES = (
+    *_DIFFERENTIABLE,
+    *("key_lengths", "prefix", "alibi_slopes", "seed", "query_segment_ids", "key_segment_ids"),
+)
+_TENSORS = ", ".join(
+    f"Tensor {name}" if name in ("query", "key", "value") else f"Tensor? {name}=None" for name in _NAMES
+)
 _OPTIONS = (
     "float dropout_p=0.0, bool is_causal=False, float? scale=None, bool enable_gqa=False, "
     "str? causal=None, int? query_offset=None, int key_offset=0, float? softcap=None, "
@@ -22,28 +23,19 @@ _OPTIONS = (
 _WANTED = "bool return_weights=False, bool return_lse=False, bool return_row_stats=False"
 
 
-def _forward(
-    query, key, value, *tensors, return_weights=False, return_lse=False, return_row_stats=False, **options
-):
+def _forward(*tensors, return_weights=False, return_lse=False, return_row_stats=False, **options):
+    wanted = {"return_weights": return_weights, "return_lse": return_lse}
     # Torch records gradients by itself: see `_gradients`.
     with torch.no_grad():
-        output, weights, lse, row_stats = _qkv.forward(
-            query,
-            key,
-            value,
-            return_weights=return_weights,
-            return_lse=return_lse,
-            **_named(tensors, options),
-        )
+        output, weights, lse, row_stats = _qkv.forward(*tensors[:3], **wanted, **_named(tensors, options))
     results = [output, weights, lse, *(row_stats if return_row_stats else ())]
     return [result for result in results if result is not None]
 
 
 def _named(tensors, options):
-    """The options of an operator as the package's functions take them."""
-    names = ("attn_mask", "sinks", "key_lengths", "prefix", "alibi_slopes", "seed", "query_ids", "key_ids")
-    named = dict(zip(names, tensors, strict=False)) | options
-    ids = (named.pop("query_ids", None), named.pop("key_ids", None))
+    """The options of an operator, as the package's functions take them beside query, key and value."""
+    named = dict(zip(_NAMES[3:], tensors[3:], strict=False)) | options
+    ids = (named.pop("query_segment_ids", None), named.pop("key_segment_ids", None))
     window = (named.pop("window_left", None), named.pop("window_right", None))
     named["segment_ids"] = None if ids[0] is None else ids
     named["window"] = None if window == (None, None) else window
@@ -97,19 +89,18 @@ def _fake_attention(
     return results + [query.new_empty((*lead, len_query), dtype=wide) for _ in range(of_rows)]
 
 
-def _backward(returned, d_output, d_lse, wanted, query, key, value, *tensors, **options):
+def _backward(returned, d_output, d_lse, wanted, *tensors, **options):
     """The gradients that are wanted, in the order of `_DIFFERENTIABLE`."""
     if d_output is None:
-        d_output = torch.zeros((), dtype=query.dtype).expand_as(returned[0])
+        d_output = torch.zeros((), dtype=returned[0].dtype).expand_as(returned[0])
     with torch.no_grad():
         gradients = _qkv.backward(
-            (query, key, value), tuple(returned), (d_output, d_lse), wanted, **_named(tensors, options)
+            tensors[:3], tuple(returned), (d_output, d_lse), wanted, **_named(tensors, options)
         )
-    of = (query, key, value, *tensors)
     # Those of the mask and of sinks are as wide as sums are.
     return [
         gradient.to(tensor.dtype)
-        for gradient, tensor in zip(gradients, of, strict=False)
+        for gradient, tensor in zip(gradients, tensors, strict=False)
         if gradient is not None
     ]
 
@@ -153,24 +144,30 @@ def _gradients(ctx, arrived):
     tensors, returned = saved[: ctx.count], saved[ctx.count :]
     if not returned:
         raise NotImplementedError(
-            "torch.ops.qkv.attention: got a call for gradients without return_row_stats=True; want it, or "
-            "qkv.torch.attention, which asks for it"
+            "return_row_stats: got False where gradients are recorded, want True (see qkv.torch.attention)"
         )
     if ctx.has_weights and arrived[1] is not None:
         raise NotImplementedError(
-            "weights: got a loss that depends on the returned weights, whose gradient is not computed; want "
-            "one of the output and the lse (weights.detach())"
+            "weights: got a loss that depends on those returned, whose gradient is not computed; want one of "
+            "the output and the lse (weights.detach())"
         )
-    if any(ctx.needs_input_grad[len(_DIFFERENTIABLE) :]):
-        raise NotImplementedError(f"got a tensor that needs gradients and is none of {_DIFFERENTIABLE}")
-    # Arguments that were left out at the end have no say in it.
-    needed = ctx.needs_input_grad[: len(_DIFFERENTIABLE)]
-    wanted = [*needed, *[False] * (len(_DIFFERENTIABLE) - len(needed))]
+    # Arguments that were left out at the end need none.
+    needed = dict(zip(_NAMES, ctx.needs_input_grad, strict=False))
+    for name in _NAMES[len(_DIFFERENTIABLE) :]:
+        if needed.get(name):
+            raise _no_gradient(name)
+    wanted = [needed.get(name, False) for name in _DIFFERENTIABLE]
     d_lse = arrived[1 + ctx.has_weights] if ctx.has_lse else None
-    backward = torch.ops.qkv.attention_backward if _is_looked_into() or torch.is_grad_enabled() else _backward
+    backward = torch.ops.qkv.attention_backward if _is_seen() or torch.is_grad_enabled() else _backward
     computed = iter(backward(list(returned), arrived[0], d_lse, wanted, *tensors, **ctx.options))
     gradients = [next(computed) if is_wanted else None for is_wanted in wanted]
     return (*gradients, *[None] * (ctx.count - len(wanted)))
+
+
+def _no_gradient(name):
+    return NotImplementedError(
+        f"{name}: got a tensor that requires gradients, which are not computed; want {name}.detach()"
+    )
 
 
 _attention.register_autograd(_gradients, setup_context=_keep)
@@ -178,7 +175,7 @@ _attention.register_autograd(_gradients, setup_context=_keep)
 
 def _no_gradients_of_gradients(_ctx, *_arrived):
     raise NotImplementedError(
-        "qkv does not compute gradients of gradients: want create_graph=False, or torch's own function"
+        "gradients of gradients are not computed; want create_graph=False, or torch's own function"
     )
 
 
@@ -200,9 +197,20 @@ class _Recorded(torch.autograd.Function):
         return (*_gradients(ctx, arrived), None)
 
 
-def _is_looked_into():
-    """Whether a graph is made of calls, or a mode of torch's sees them."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+def _is_seen():
+    """Whether a graph is made of calls, or torch looks into them in eager mode."""
+    return torch.compiler.is_compiling() or is_watched()
+
+
+def is_watched():
+    """Whether torch looks into calls: forward derivatives, vmap and its like, a tracer, a mode."""
+    return (
+        torch.autograd.forward_ad._current_level >= 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.jit.is_tracing()
+    )
 
 
 def attention(
@@ -215,15 +223,22 @@ def attention(
     scale=None,
     enable_gqa=False,
     *,
+    causal=None,
+    prefix=None,
+    query_offset=None,
+    key_offset=0,
+    softcap=None,
     window=None,
     key_lengths=None,
-    prefix=None,
     segment_ids=None,
     alibi_slopes=None,
     sinks=None,
-    out=None,
+    layout="bhsd",
+    return_weights=False,
+    return_lse=False,
     seed=None,
-    **options,
+    out=None,
+    threads=None,
 ):
     """``qkv.scaled_dot_product_attention`` as an operator of torch's: for gradients, graphs and exports.
 
@@ -245,38 +260,46 @@ def attention(
         raise TypeError(
             "out: got one in a graph or where gradients are recorded, which have no place for it; want None"
         )
-    query, key, value, attn_mask, sinks = map(_tensor, (query, key, value, attn_mask, sinks))
-    dropout_p = dropout_p or 0.0
-    if seed is not None:
-        seed = torch.tensor([seed])
-    elif 0.0 < dropout_p <= 1.0:
-        seed = torch.randint(2**63 - 1, (1,))
-    window_left, window_right = (None, None) if window is None else window
-    ids = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
-    options.update(dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    options = dict(
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        causal=causal,
+        query_offset=query_offset,
+        key_offset=key_offset,
+        softcap=softcap,
+        layout=layout,
+        threads=threads,
+        return_weights=return_weights,
+        return_lse=return_lse,
+    )
+    # None is as if it were left out.
+    options = {name: option for name, option in options.items() if option is not None}
     for name, option in {"alibi_slopes": alibi_slopes, **options}.items():
         if _records_gradients(option):
-            raise NotImplementedError(
-                f"{name}: got a tensor that requires gradients, which are not computed; want {name}.detach()"
-            )
-    records_gradients = any(map(_records_gradients, (query, key, value, attn_mask, sinks)))
-    tensors = (query, key, value, attn_mask, sinks)
-    tensors += tuple(map(_tensor, (key_lengths, prefix, alibi_slopes, seed, *ids)))
-    options.update(window_left=window_left, window_right=window_right, return_row_stats=records_gradients)
-    # None is as if it were left out.
-    options = {name: value for name, value in options.items() if value is not None}
-    if records_gradients and not _is_looked_into():
+            raise _no_gradient(name)
+    if window is not None:
+        options["window_left"], options["window_right"] = window
+    # The compiled part draws by the same rule, for calls that come there without this one.
+    if seed is not None:
+        seed = torch.tensor([seed])
+    elif 0.0 < (dropout_p or 0.0) <= 1.0:
+        seed = torch.randint(2**63 - 1, (1,))
+    ids = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
+    differentiable = tuple(map(_tensor, (query, key, value, attn_mask, sinks)))
+    tensors = differentiable + tuple(map(_tensor, (key_lengths, prefix, alibi_slopes, seed, *ids)))
+    records_gradients = any(map(_records_gradients, differentiable))
+    options["return_row_stats"] = records_gradients
+    if records_gradients and not _is_seen():
         results = _Recorded.apply(*tensors, options)
     else:
         results = torch.ops.qkv.attention(*tensors, **options)
-    if options.get("return_weights") and options.get("return_lse"):
+    if return_weights and return_lse:
         return OutputWeightsAndLse(*results[:3])
-    if options.get("return_weights"):
+    if return_weights:
         return OutputAndWeights(*results[:2])
-    return OutputAndLse(*results[:2]) if options.get("return_lse") else results[0]
-
-
-torch.compiler.substitute_in_graph(qkv.scaled_dot_product_attention, skip_signature_check=True)(attention)
+    return OutputAndLse(*results[:2]) if return_lse else results[0]
 
 
 def _records_gradients(argument):
@@ -291,3 +314,7 @@ def _tensor(numbers):
         return torch.tensor([numbers])
     is_list_of_floats = isinstance(numbers, (list, tuple)) and any(isinstance(x, float) for x in numbers)
     return torch.as_tensor(numbers, dtype=torch.float64 if is_list_of_floats else None)
+
+
+# Graphs cannot look into the compiled function: where they meet it, they take the operator.
+torch.compiler.substitute_in_graph(qkv.scaled_dot_product_attention, skip_signature_check=True)(attention)

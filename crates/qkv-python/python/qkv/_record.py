@@ -63,8 +63,8 @@ def record(
       that did not end; for a model that does not use Transformers' attention interface, or is being
       recorded already;
     - NotImplementedError, with the layer, for a mask that the file's metadata cannot say (dense, of packed
-      sequences, of chunks), for attention sinks and position biases, and for what ``qkv_attention_forward``
-      does not compute;
+      sequences, of chunks), for attention sinks, position biases and dropout, and for what
+      ``qkv_attention_forward`` does not compute;
     - TypeError for what is no model of Transformers, ValueError for another ending, OSError where the system
       refuses.
     """

@@ -3,8 +3,8 @@
 In eager mode ``qkv.scaled_dot_product_attention`` takes tensors as they are. Neither graphs nor autograd can
 look into it, so this module has an operator, ``torch.ops.qkv.attention``, with a fake that knows its shapes
 and a formula for its gradients. ``attention`` calls it; ``qkv.scaled_dot_product_attention`` does so where
-gradients are recorded, and once this module is imported, ``torch.compile`` does wherever it meets that
-function.
+gradients are recorded, and once this module is imported, as such a call does, ``torch.compile`` does
+wherever it meets that function.
 
 ``sdpa()`` and ``install()`` put qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``.
 Their limits: a name that was bound before with ``from torch.nn.functional import
@@ -27,7 +27,7 @@ except ImportError as error:
 from torch._subclasses import FakeTensor
 
 import qkv
-from qkv._operator import attention
+from qkv._operator import attention, is_watched
 
 __all__ = [
     "attention",
@@ -182,17 +182,6 @@ def _reason_to_stay(tensors):
             return "layout"
     if tensors[0].dtype not in _DTYPES:
         return "dtype"
-    if not torch.compiler.is_compiling() and _is_watched():
+    if not torch.compiler.is_compiling() and is_watched():
         return "transform"
     return None
-
-
-def _is_watched():
-    """Whether torch looks into the call: forward derivatives, vmap and its like, a tracer, a mode."""
-    return (
-        torch.autograd.forward_ad._current_level >= 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.jit.is_tracing()
-    )

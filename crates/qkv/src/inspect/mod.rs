@@ -323,10 +323,8 @@ fn problem<'c, T: Element>(
     [query, key, value]: [DynView<'c, T>; 3],
     at: (usize, usize),
 ) -> Result<Problem<'c, T>, Error> {
-    let mut problem = Problem::new(attention, query, key, value)?;
+    let problem = Problem::new(attention, query, key, value)?.before_dropout();
     problem.check_head(at)?;
-    // Weights are those from before.
-    problem.terms.dropout = None;
     Ok(problem.for_single_heads())
 }
 
