@@ -1,7 +1,7 @@
 """Forward and backward together against PyTorch, f32: the same tensors, the same threads, alternating.
 
     python -m venv venv && venv/bin/pip install -r benches/peers/requirements.txt ./crates/qkv-python
-    venv/bin/python benches/peers/gradients.py                # prints the table of BENCHMARKS.md
+    venv/bin/python benches/peers/gradients.py                # prints the table in BENCHMARKS.md, "Gradients"
     venv/bin/python benches/peers/gradients.py --cases 'mask-*' --rounds 11
 
 A turn is as many calls as fill half a second, two at least; its time is that of the fastest. What is shown is the median over rounds,
@@ -10,7 +10,8 @@ the output and the gradients (Linux only).
 """
 
 import argparse
-import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -77,14 +78,14 @@ def turn(sdpa, *call) -> float:
     return min(times)
 
 
-def compare(case: Case, rounds: int) -> None:
+def compare(case: Case, rounds: int) -> tuple[float, float, float]:
+    """The medians of milliseconds of both, and of the ratio."""
     given = case.given()
     d_output = torch.randn(1, case.heads, case.length, case.dim_value)
     engines = (qkv.scaled_dot_product_attention, torch_sdpa)
     results = zip(*(train(engine, case, given, d_output) for engine in engines), strict=True)
-    if any((one - other).abs().max() > CLOSE * other.abs().max() for one, other in results):
-        print(f"| {case.name} | {case.shape} | gradients differ |")
-        return
+    if not all((one - other).abs().max() <= CLOSE * other.abs().max() for one, other in results):
+        sys.exit(f"{case.name}: gradients differ")
     times = ([], [])
     for number in range(rounds):
         for engine in (0, 1) if number % 2 == 0 else (1, 0):
@@ -92,8 +93,7 @@ def compare(case: Case, rounds: int) -> None:
             # Threads that spin while they wait come to rest.
             time.sleep(0.1)
     ours, theirs = (1e3 * median(own) for own in times)
-    ratio = median(their / our for our, their in zip(*times, strict=True))
-    print(f"| {case.name} | {case.shape} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.2f} |", flush=True)
+    return ours, theirs, median(their / our for our, their in zip(*times, strict=True))
 
 
 def peak() -> float:
@@ -101,7 +101,8 @@ def peak() -> float:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e3
 
 
-def measure_memory(case: Case) -> None:
+def memory(case: Case) -> float:
+    """Megabytes of this process's peak beyond inputs, output and gradients."""
     given = case.given()
     # A small call first, so that what is there for all calls is there.
     small = Case("", case.heads, 512, case.dim, case.dim_value, case.causal)
@@ -109,32 +110,40 @@ def measure_memory(case: Case) -> None:
         d_output = torch.ones(1, own.heads, own.length, own.dim_value)
         before = peak()
         gradients = train(qkv.scaled_dot_product_attention, own, tensors, d_output)
-    results = sum(x.nbytes for x in (d_output, *gradients)) / 1e6
-    print(
-        f"{case.name}: {peak() - before - results:.1f} MB beyond {results:.1f} MB of output and gradients",
-        flush=True,
-    )
+    # The output is as large as its gradient.
+    return peak() - before - sum(x.nbytes for x in (d_output, *gradients)) / 1e6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", default="*", help="names, by commas; with * and ?")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", default="*", help="names or patterns, by commas; all by default")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--memory", action="store_true", help="of one case alone, measured in this process")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     qkv.set_num_threads(options.threads)
     chosen = [case for case in CASES if any(fnmatch(case.name, name) for name in options.cases.split(","))]
-    # First, since a process with threads does not fork well; each in one of its own, whose peak is its own.
+    if options.memory:
+        print(memory(*chosen))
+        return
+    print("| case | shape | qkv | PyTorch | PyTorch/qkv | memory |\n| --- | --- | --- | --- | --- | --- |")
     for case in chosen:
-        if os.fork() == 0:
-            measure_memory(case)
-            os._exit(0)
-        os.wait()
-    for case in chosen:
-        compare(case, options.rounds)
+        # In a process of its own, whose peak is its own.
+        command = [
+            sys.executable,
+            __file__,
+            "--memory",
+            "--cases",
+            case.name,
+            "--threads",
+            str(options.threads),
+        ]
+        extra = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        ours, theirs, ratio = compare(case, options.rounds)
+        print(
+            f"| `{case.name}` | {case.shape} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.2f} | {extra:.1f} MB |"
+        )
 
 
 if __name__ == "__main__":
