@@ -111,7 +111,7 @@ def memory(case: Case) -> float:
         before = peak()
         gradients = train(qkv.scaled_dot_product_attention, own, tensors, d_output)
     # The output is as large as its gradient.
-    return peak() - before - sum(x.nbytes for x in (d_output, *gradients)) / 1e6
+    return max(0.0, peak() - before - sum(x.nbytes for x in (d_output, *gradients)) / 1e6)
 
 
 def main() -> None:

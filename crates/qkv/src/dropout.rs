@@ -8,6 +8,9 @@ use crate::mask::Visibility;
 use crate::simd::{Kernel, Register};
 use crate::tile::{Grid, Pair, QUERY_BLOCK, TILE, Tile, Visible};
 
+/// What one counter gives: so many keys share it.
+const WORDS: u64 = 4;
+
 /// What a call drops; none where the probability is 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Dropout {
@@ -39,13 +42,13 @@ impl Dropout {
         let of_key = [key as u64 / WORDS];
         let words = philox(
             [low(of_key), high(of_key), low([query as u64]), high([query as u64])],
-            self.key(&pair.into()),
+            self.stream(&pair.into()),
         );
         u64::from(words[(key as u64 % WORDS) as usize][0]) < self.threshold
     }
 
-    /// The key of a batch and head, drawn from the seed.
-    fn key(&self, tile: &Tile) -> [u32; 2] {
+    /// What Philox is keyed with for a batch and head, drawn from the seed.
+    fn stream(&self, tile: &Tile) -> [u32; 2] {
         let batch = [self.batch_offset.wrapping_add(tile.batch as u64)];
         let head = [self.head_offset.wrapping_add(tile.head as u64)];
         let [[a], [b], ..] = philox(
@@ -57,7 +60,7 @@ impl Dropout {
 
     /// Which keys of a tile a query keeps, bit by bit.
     #[inline(always)]
-    fn kept(&self, key: [u32; 2], query: i64, keys: &Range<i64>) -> Visible {
+    fn kept(&self, stream: [u32; 2], query: i64, keys: &Range<i64>) -> Visible {
         /// Counters that run side by side.
         const SIDE_BY_SIDE: usize = 8;
         let (query, first) = (query as u64, keys.start as u64);
@@ -69,7 +72,7 @@ impl Dropout {
                 *counter = at + i as u64;
             }
             let of_query = [query; SIDE_BY_SIDE];
-            let words = philox([low(counters), high(counters), low(of_query), high(of_query)], key);
+            let words = philox([low(counters), high(counters), low(of_query), high(of_query)], stream);
             for (i, counter) in counters.into_iter().enumerate() {
                 for (word, random) in words.iter().enumerate() {
                     let place = (counter * WORDS + word as u64).wrapping_sub(first);
@@ -84,9 +87,6 @@ impl Dropout {
         kept
     }
 }
-
-/// What one counter gives: so many keys share it.
-const WORDS: u64 = 4;
 
 #[inline(always)]
 fn low<const N: usize>(x: [u64; N]) -> [u32; N] {
@@ -145,10 +145,10 @@ impl<A: Real> Kernel<A> for LeaveOut<'_, A> {
     fn run<V: Register<Lane = A>>(self) {
         let Self { dropout, visibility, tile, weights, scores } = self;
         let region = visibility.region(tile);
-        let key = dropout.key(tile);
+        let stream = dropout.stream(tile);
         let mut kept = [0; QUERY_BLOCK];
         for (kept, query) in kept.iter_mut().zip(region.queries.clone()) {
-            *kept = dropout.kept(key, query, &region.keys);
+            *kept = dropout.kept(stream, query, &region.keys);
         }
         let (none, zero) = (V::splat(A::NEG_INFINITY), V::splat(A::ZERO));
         let (rows, keys, queries_in_lanes) =
