@@ -11,11 +11,12 @@
 //! d_sink  = -Σ exp(sink - max) / sum · delta
 //! ```
 //!
-//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output, and added up (`sums.rs`); `jobs.rs` says which
-//! pairs are gone through for which result, and `scalar.rs` is the program that all of it equals, bit for bit.
+//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output, and added up (`sums.rs`); `jobs.rs` and
+//! `order.rs` say by whom and when, and `scalar.rs` is the program that all of it equals, bit for bit.
 
 mod block;
 mod jobs;
+mod order;
 mod reference;
 mod scalar;
 mod sums;

@@ -28,7 +28,7 @@ pub(crate) use load::{Arrays, Matrices, Role, all_finite, rows_of_tile};
 pub(crate) use matrix::{Matrix, weight};
 pub(crate) use prefill::{Block, CHAINS, FEWER, Part, Products, Scratch as PrefillScratch, panel_lanes};
 pub(crate) use rows::{Columns, Finish, Heads, MatrixTarget};
-pub(crate) use schedule::each as each_task;
+pub(crate) use schedule::{Source, each as each_task};
 pub(crate) use spare::Buffers;
 pub use tasks::Compiled;
 
