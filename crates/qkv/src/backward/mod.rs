@@ -26,7 +26,7 @@ use ndarray::{Array, ArrayD, ArrayView, Dimension};
 use crate::attention::{Progress, RowStats};
 use crate::element::Element;
 use crate::error::{Error, show_shape};
-use crate::forward::{shaped, zeros};
+use crate::forward::{shaped, untouched_zeros, zeros};
 use crate::plan;
 use crate::planes::{Extents, Planes};
 use crate::problem::{Path, Problem};
@@ -238,7 +238,9 @@ impl<A: crate::element::Real> Results<A> {
             query: of("gradient of the query", query, wanted.query)?,
             key: of("gradient of the key", key, wanted.key)?,
             value: of("gradient of the value", value, wanted.value)?,
-            biases: biases.map(|bias| zeros("gradient of a bias", bias.shape())).collect::<Result<_, _>>()?,
+            biases: biases
+                .map(|bias| untouched_zeros("gradient of a bias", bias.shape()))
+                .collect::<Result<_, _>>()?,
         })
     }
 }
