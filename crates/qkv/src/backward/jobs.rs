@@ -272,21 +272,19 @@ impl<A: Real> Pass<'_, A> {
         let &Terms { batches, heads, .. } = self.inputs.terms;
         let [queries, keys] = cuts.each_ref().map(Vec::len);
         let total = batches * heads * queries * keys;
-        // A part of the keys stays in the second cache while those of the queries pass.
-        let number =
-            |task: Task| ((task.batch * heads + task.head) * keys + task.keys) * queries + task.queries;
-        let tasks = (0..total).map(|at| {
+        let task = |at: usize| {
             let (plane, queries, keys) = (at / keys / queries, at / keys % queries, at % keys);
-            let task = Task { batch: plane / heads, head: plane % heads, queries, keys };
-            (number(task), sums.iter().map(move |sum| sum.number(task)))
+            Task { batch: plane / heads, head: plane % heads, queries, keys }
+        };
+        let tasks = (0..total).map(|at| {
+            let task = task(at);
+            sums.iter().map(move |sum| sum.number(task))
         });
         let parts: Vec<_> = sums.iter().map(|sum| sum.parts.len()).collect();
-        let order = Order::new(total, &parts, tasks);
+        let order = Order::new(&parts, tasks);
         let buffers = Buffers { kept: None, new: || Scratch::new(self.inputs.terms) };
         each_task((total, order), self.threads(), progress, buffers, |scratch, at| {
-            let (plane, keys, queries) = (at / queries / keys, at / queries % keys, at % queries);
-            let task = Task { batch: plane / heads, head: plane % heads, queries, keys };
-            self.add(task, sums, cuts, scratch);
+            self.add(task(at), sums, cuts, scratch);
         })
     }
 

@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use crate::forward::Source;
 
-/// Tasks by number. Each adds to one part of each result, and may begin when those that add to its parts before it are
-/// done; the lowest of these is handed out.
+/// Tasks by number. Each adds to one part of each result, and may begin when those of lower number that add to the same
+/// parts are done; the lowest that may is handed out.
 pub(super) struct Order {
     /// For each task and result which task is next at the same part; 0 if none is, for no other is before the first.
     next: Vec<usize>,
@@ -17,16 +17,15 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// `tasks` in the order in which they add to any part, with the part of each result; `parts` are as many as each result has.
+    /// For each task the parts that it adds to, of as many as each result has.
     pub(super) fn new<Parts: IntoIterator<Item = usize>>(
-        total: usize,
         parts: &[usize],
-        tasks: impl Iterator<Item = (usize, Parts)>,
+        tasks: impl ExactSizeIterator<Item = Parts>,
     ) -> Self {
-        let results = parts.len();
+        let (total, results) = (tasks.len(), parts.len());
         let (mut next, mut waits) = (vec![0; total * results], vec![0; total]);
         let mut last: Vec<Vec<Option<usize>>> = parts.iter().map(|&count| vec![None; count]).collect();
-        for (task, parts) in tasks {
+        for (task, parts) in tasks.enumerate() {
             for ((result, last), part) in last.iter_mut().enumerate().zip(parts) {
                 if let Some(before) = last[part].replace(task) {
                     next[before * results + result] = task;
@@ -67,8 +66,7 @@ mod tests {
     /// Of two results, one with a part for each row and one with a part for each column.
     #[test]
     fn a_task_begins_when_its_parts_are_free() {
-        let tasks = [(0, [0, 0]), (2, [0, 1]), (1, [1, 0]), (3, [1, 1])];
-        let mut order = Order::new(4, &[2, 2], tasks.into_iter());
+        let mut order = Order::new(&[2, 2], [[0, 0], [0, 1], [1, 0], [1, 1]].into_iter());
         assert_eq!(order.next(), Some((0, 0)));
         assert_eq!(order.next(), None);
         order.done(0);
