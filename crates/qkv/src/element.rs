@@ -30,6 +30,7 @@ pub trait Element:
     + crate::forward::Compiled
     + crate::backward::Compiled
     + bytemuck::NoUninit
+    + bytemuck::Zeroable
     + sealed::Sealed
     + 'static
 {

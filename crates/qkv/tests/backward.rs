@@ -317,15 +317,26 @@ fn a_visible_nan_reaches_those_who_see_it() {
     assert_eq!(nan_rows(got.value), [0, 1, 2, 3]);
 }
 
-/// With one thread a task is a group of heads, with more than there are heads it is a block of queries or a strip of keys.
+/// The more threads there are, the smaller are the tasks; what they share, batches, heads, queries and keys add to in order.
 #[test]
 fn no_schedule_changes_a_bit() {
     let arrays = support::grids::<f32>([&[1, 4, 333, 40], &[1, 2, 700, 40], &[1, 2, 700, 24]]);
-    let [q, k, v] = support::views(&arrays);
-    let bias = support::grid::<f32>(&[333, 700], 3);
-    let attention = Attention::new().causal(Alignment::BottomRight).bias(bias.view());
+    no_schedule_changes_a_bit_of(&arrays, &[&[333, 700]]);
+    no_schedule_changes_a_bit_of(&arrays, &[&[4, 333, 700], &[700], &[4, 1, 1]]);
+    let arrays = support::grids::<f32>([&[2, 4, 150, 16], &[1, 2, 300, 16], &[2, 2, 300, 16]]);
+    no_schedule_changes_a_bit_of(&arrays, &[&[1, 4, 150, 300], &[2, 1, 150, 1], &[1]]);
+}
+
+fn no_schedule_changes_a_bit_of(arrays: &[ArrayD<f32>; 3], biases: &[&[usize]]) {
+    let [q, k, v] = support::views(arrays);
+    let biases: Vec<_> =
+        biases.iter().zip(3..).map(|(shape, seed)| support::grid::<f32>(shape, seed)).collect();
+    let mut attention = Attention::new().causal(Alignment::BottomRight);
+    for bias in &biases {
+        attention = attention.bias(bias.view());
+    }
     let forward = attention.call(q.clone(), k.clone(), v.clone()).row_stats().run().unwrap();
-    let d_output = support::grid::<f32>(&[1, 4, 333, 24], 4);
+    let d_output = support::grid::<f32>(forward.output.shape(), 4);
     let scalar = attention.clone().path(Path::Scalar);
     let run = |attention: &Attention<'_>| {
         gradients(attention, [q.clone(), k.clone(), v.clone()], &forward, d_output.view(), None)

@@ -30,22 +30,21 @@ pub(super) struct Inputs<'i, A> {
     pub(super) stats: [&'i [A]; 2],
 }
 
-/// Some pairs, and where what they add goes: in the order of batches, heads, blocks of queries and tiles of keys.
+/// Some pairs of one head, and where what they add goes: in the order of blocks of queries and tiles of keys.
 pub(super) struct Job<'j, A> {
-    pub(super) batches: &'j [usize],
-    pub(super) heads: Range<usize>,
+    pub(super) at: (usize, usize),
     pub(super) queries: Range<usize>,
     pub(super) keys: Range<usize>,
     pub(super) to: Targets<'j, A>,
 }
 
-/// Of each gradient that is wanted the part that a job adds to. All batches of the job share it.
+/// Of each gradient that is wanted the part that a job adds to.
 pub(super) struct Targets<'j, A> {
-    /// `(heads, queries, dim)`
+    /// `(queries, dim)`
     pub(super) query: Option<&'j mut [A]>,
-    /// `(keys, dim)`, shared by the heads.
+    /// `(keys, dim)`
     pub(super) key: Option<&'j mut [A]>,
-    /// `(keys, dim_value)`, shared by the heads.
+    /// `(keys, dim_value)`
     pub(super) value: Option<&'j mut [A]>,
     pub(super) biases: SmallVec<[BiasTarget<'j, A>; 1]>,
 }
@@ -137,12 +136,9 @@ impl<A: Real> Work<'_, '_, A> {
     pub(super) fn run(mut self) {
         let Inputs { terms, arrays, .. } = self.inputs;
         let lanes = panel_lanes::<A>(terms.simd, self.job.queries.len());
-        for &batch in self.job.batches {
-            for head in self.job.heads.clone() {
-                for (_, queries) in cut(self.job.queries.clone(), 0, QUERY_BLOCK) {
-                    self.add_block(&Block { terms, arrays, batch, head, queries }, lanes);
-                }
-            }
+        let (batch, head) = self.job.at;
+        for (_, queries) in cut(self.job.queries.clone(), 0, QUERY_BLOCK) {
+            self.add_block(&Block { terms, arrays, batch, head, queries }, lanes);
         }
     }
 
@@ -353,13 +349,12 @@ impl<A: Real> Grids<A> {
                 step: QUERY_BLOCK,
                 steps: keys,
             };
-            let before = (block.head - job.heads.start) * job.queries.len();
-            let from = before + block.queries.start - job.queries.start;
+            let from = block.queries.start - job.queries.start;
             let to = &mut to[from * dim..][..queries * dim];
             terms.simd.run(Sums { numbers, rows: rows.key, to, dim });
         }
         for to in &mut job.to.biases {
-            to.add(terms.simd, &self.masked, block.head - job.heads.start, tile);
+            to.add(terms.simd, &self.masked, tile, (tile.rows.start - job.queries.start, from));
         }
     }
 }

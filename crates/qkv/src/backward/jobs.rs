@@ -1,19 +1,20 @@
-//! Which pairs are gone through for which gradient, by how many threads.
+//! Which pairs are gone through by which thread, and when.
 //!
-//! Where heads keep all threads busy, a task is a group of heads with all their pairs: five products for each. Else
-//! queries have tasks of their own, and keys: seven. A number of a result hears of its pairs in the same order either
-//! way, so it is the same number.
+//! A task is a part of the queries of one head against a part of its keys, and adds to all gradients: five products. Tasks
+//! that add to the same numbers do so in the order of batches, heads, queries and keys, and others side by side
+//! (`order.rs`), so that each number hears of its pairs in the same order however many threads there are.
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use half::{bf16, f16};
-use ndarray::ArrayD;
+use ndarray::{ArrayD, ArrayViewMut, ArrayViewMut2, Axis, RemoveAxis};
 use smallvec::SmallVec;
 
 use super::block::{Deltas, Inputs, Job, Scratch, Targets, Work};
+use super::order::Order;
 use super::sums::BiasTarget;
 use super::{Results, Returned};
-use crate::bias::BiasPlanes;
 use crate::call::Progress;
 use crate::element::{Element, Real};
 use crate::error::Error;
@@ -26,8 +27,8 @@ use crate::tile::{QUERY_BLOCK, TILE, cut};
 /// Keys that a block of queries meets before the next is brought in: their gradients stay in the second cache.
 const STRIP: usize = 4 * TILE;
 
-/// Batches that share a matrix, ascending.
-type Sharers = SmallVec<[usize; 1]>;
+/// Parts that the queries of a head are cut into at most, for what is known of each task is to stay less than the rows.
+const PARTS: usize = 16;
 
 type Wide<T> = <T as Element>::Accumulator;
 
@@ -87,40 +88,26 @@ fn gradients<T: Element>(
             *delta = *delta - d_lse;
         }
     }
-    let batches = terms.batches;
-    let [query, key, value] = [&problem.query, &problem.key, &problem.value]
-        .map(|planes| sharers(batches, |batch| planes.index(batch, 0)));
     let pass = Pass { inputs, deltas };
-    let mut biases: Vec<_> = terms.biases.arrays.iter().zip(&mut results.biases).collect();
-    let wants_both = results.query.is_some() && (results.key.is_some() || results.value.is_some());
-    let none_shared = [&query, &key, &value].iter().all(|sharers| sharers.len() == batches);
-    if wants_both && none_shared && pass.suits_heads() {
-        let (own, shared) = biases.into_iter().partition(|(bias, _)| pass.is_of_one_head(bias));
-        biases = shared;
-        pass.by_heads([&mut results.query, &mut results.key, &mut results.value], own, progress)?;
-    } else {
-        pass.by_queries(&query, &mut results.query, progress)?;
-        if key == value {
-            pass.by_keys(&key, [&mut results.key, &mut results.value], progress)?;
-        } else {
-            pass.by_keys(&key, [&mut results.key, &mut None], progress)?;
-            pass.by_keys(&value, [&mut None, &mut results.value], progress)?;
+    let cuts = pass.cuts();
+    let of_query = |batch, head| problem.query.index(batch, head);
+    let of_key = |batch, head| problem.key.index(batch, terms.key_head(head));
+    let of_value = |batch, head| problem.value.index(batch, terms.key_head(head));
+    let mut sums = Vec::new();
+    sums.extend(results.query.as_mut().and_then(|query| Sum::new(Of::Query, query, &cuts, of_query)));
+    sums.extend(results.key.as_mut().and_then(|key| Sum::new(Of::Key, key, &cuts, of_key)));
+    sums.extend(results.value.as_mut().and_then(|value| Sum::new(Of::Value, value, &cuts, of_value)));
+    // One number for all pairs of a head hears of all keys of a block before the next block: a pass of its own.
+    let (uncut, mut apart) = ([terms.len_query, terms.len_key].map(whole), Vec::new());
+    for (bias, cells) in terms.biases.arrays.iter().zip(&mut results.biases) {
+        let of_bias = |batch, head| bias.index(batch, head);
+        match bias.dim() {
+            (1, 1) => apart.extend(Sum::new(Of::Bias, cells, &uncut, of_bias)),
+            _ => sums.extend(Sum::new(Of::Bias, cells, &cuts, of_bias)),
         }
     }
-    for (bias, cells) in biases {
-        pass.by_bias(bias, cells, progress)?;
-    }
-    Ok(())
-}
-
-/// For each distinct matrix of the first head its batches, in the order of the matrices.
-fn sharers(batches: usize, index: impl Fn(usize) -> usize) -> Vec<Sharers> {
-    let mut indexed: Vec<_> = (0..batches).map(|batch| (index(batch), batch)).collect();
-    indexed.sort_unstable();
-    indexed
-        .chunk_by(|a, b| a.0 == b.0)
-        .map(|of_one| of_one.iter().map(|&(_, batch)| batch).collect())
-        .collect()
+    pass.run(&sums, &cuts, progress)?;
+    pass.run(&apart, &uncut, progress)
 }
 
 fn fill_deltas<A: Real>(
@@ -145,204 +132,178 @@ fn fill_deltas<A: Real>(
     })
 }
 
-/// A way through the pairs of a call.
+/// What a gradient is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Query,
+    Key,
+    Value,
+    Bias,
+}
+
+/// Where the queries of a head are cut, and its keys.
+type Cuts = [Vec<Range<usize>>; 2];
+
+fn whole(extent: usize) -> Vec<Range<usize>> {
+    std::iter::once(0..extent).collect()
+}
+
+/// A gradient that is summed up: the parts of its matrices, one after the other.
+struct Sum<'r, A> {
+    of: Of,
+    /// Which matrix hears of a batch and head.
+    matrix: Box<dyn Fn(usize, usize) -> usize + Sync + 'r>,
+    /// How many parts of a matrix there are along the queries, and the keys; 1 where a part hears of all.
+    counts: [usize; 2],
+    parts: Vec<Mutex<Part<'r, A>>>,
+}
+
+/// What one task at a time adds to.
+struct Part<'r, A> {
+    numbers: ArrayViewMut2<'r, A>,
+    /// Whether no task has.
+    is_new: bool,
+}
+
+impl<'r, A: Real> Sum<'r, A> {
+    /// None if there are no numbers.
+    fn new(
+        of: Of,
+        numbers: &'r mut ArrayD<A>,
+        [queries, keys]: &Cuts,
+        matrix: impl Fn(usize, usize) -> usize + Sync + 'r,
+    ) -> Option<Self> {
+        let axis = |from_end| numbers.ndim().checked_sub(from_end).map_or(1, |axis| numbers.shape()[axis]);
+        let (count, rows, columns) = (numbers.len(), axis(2), axis(1));
+        if count == 0 {
+            return None;
+        }
+        let shape = (count / (rows * columns), rows, columns);
+        let numbers = numbers.view_mut().into_shape_with_order(shape).expect("contiguous");
+        let cut = |extent, at: &[Range<usize>]| if extent == 1 { whole(1) } else { at.to_vec() };
+        let (rows, columns) = match of {
+            Of::Query => (cut(rows, queries), whole(columns)),
+            Of::Key | Of::Value => (cut(rows, keys), whole(columns)),
+            Of::Bias => (cut(rows, queries), cut(columns, keys)),
+        };
+        let counts = match of {
+            Of::Key | Of::Value => [1, rows.len()],
+            Of::Query | Of::Bias => [rows.len(), columns.len()],
+        };
+        let matrices = (0..shape.0).map(|matrix| matrix..matrix + 1);
+        let parts = split(numbers, 0, matrices)
+            .flat_map(|matrix| split(matrix, 1, rows.iter().cloned()))
+            .flat_map(|rows| split(rows, 2, columns.iter().cloned()))
+            .map(|numbers| Mutex::new(Part { numbers: numbers.index_axis_move(Axis(0), 0), is_new: true }));
+        Some(Self { of, matrix: Box::new(matrix), counts, parts: parts.collect() })
+    }
+
+    /// The number of the part that a task adds to.
+    fn number(&self, task: Task) -> usize {
+        let [queries, keys] = self.counts;
+        let matrix = (self.matrix)(task.batch, task.head);
+        (matrix * queries + task.queries % queries) * keys + task.keys % keys
+    }
+
+    /// That part. It is free: no other task that adds to it is under way.
+    fn part(&self, task: Task) -> MutexGuard<'_, Part<'r, A>> {
+        self.parts[self.number(task)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A view, cut along an axis.
+fn split<'r, A, D: RemoveAxis>(
+    view: ArrayViewMut<'r, A, D>,
+    axis: usize,
+    at: impl Iterator<Item = Range<usize>>,
+) -> impl Iterator<Item = ArrayViewMut<'r, A, D>> {
+    let mut rest = Some(view);
+    at.map_while(move |range| {
+        let (first, after) = rest.take()?.split_at(Axis(axis), range.len());
+        rest = Some(after);
+        Some(first)
+    })
+}
+
+/// Which queries meet which keys, as numbers of their parts.
+#[derive(Clone, Copy)]
+struct Task {
+    batch: usize,
+    head: usize,
+    queries: usize,
+    keys: usize,
+}
+
+/// All pairs of a call.
 struct Pass<'p, A> {
     inputs: Inputs<'p, A>,
     deltas: &'p [A],
 }
 
-impl<'p, A: Real> Pass<'p, A> {
-    fn terms(&self) -> &'p Terms<'p> {
-        self.inputs.terms
-    }
-
+impl<A: Real> Pass<'_, A> {
     fn threads(&self) -> usize {
-        plan::threads(self.terms(), self.deltas.len())
+        plan::threads(self.inputs.terms, self.deltas.len())
     }
 
-    /// Whether groups of heads, which cannot be cut, are done sooner for all that than rows with two products more.
-    fn suits_heads(&self) -> bool {
-        let (groups, threads) =
-            (self.terms().batches * self.terms().heads / self.terms().group, self.threads());
-        5 * groups.div_ceil(threads) * threads <= 7 * groups
+    /// As few parts as keep all threads busy, though those of a head wait for each other.
+    fn cuts(&self) -> Cuts {
+        let (terms, wanted) = (self.inputs.terms, 2 * self.threads());
+        let groups = terms.batches * terms.heads / terms.group;
+        let shorter = terms.len_query.min(terms.len_key);
+        let are_enough = |edge: &usize| groups * shorter.div_ceil(*edge) >= wanted;
+        let edge = [STRIP, STRIP / 2].into_iter().find(are_enough).unwrap_or(TILE);
+        let of_queries = terms.len_query.div_ceil(PARTS.max(wanted)).next_multiple_of(QUERY_BLOCK).max(edge);
+        [
+            cut(0..terms.len_query, 0, of_queries).map(|(_, queries)| queries).collect(),
+            cut(0..terms.len_key, terms.visibility.key_offset, edge).map(|(_, keys)| keys).collect(),
+        ]
     }
 
-    /// Whether each head of each batch has a matrix of its own, to which strips of keys can add one after the other.
-    fn is_of_one_head(&self, bias: &BiasPlanes<'_>) -> bool {
-        let batches = sharers(self.terms().batches, |batch| bias.index(batch, 0)).len();
-        batches == self.terms().batches && !self.serves_all_heads(bias) && bias.dim() != (1, 1)
-    }
-
-    fn serves_all_heads(&self, bias: &BiasPlanes<'_>) -> bool {
-        self.terms().heads > 1 && bias.index(0, 0) == bias.index(0, 1)
-    }
-
-    /// A task for each group of heads, which no batch shares, and the biases that are theirs alone.
-    fn by_heads(
+    /// Adds up some gradients.
+    fn run(
         &self,
-        [query, key, value]: [&mut Option<ArrayD<A>>; 3],
-        biases: Vec<(&BiasPlanes<'_>, &mut ArrayD<A>)>,
+        sums: &[Sum<'_, A>],
+        cuts: &Cuts,
         progress: &mut Option<&mut Progress<'_>>,
     ) -> Result<(), Error> {
-        let terms = self.terms();
-        let &Terms { group, len_query, len_key, dim, dim_value, .. } = terms;
-        let key_heads = terms.heads / group;
-        let groups = terms.batches * key_heads;
-        let [mut query, mut key, mut value] = [query, key, value].map(whole);
-        let biases = biases.into_iter().map(|(bias, cells)| (bias.dim(), cells.as_slice_mut()));
-        let mut biases = biases.collect::<Vec<_>>();
-        let tasks = (0..groups).map(|at| {
-            let biases = biases.iter_mut().map(|(dim, rest)| {
-                let of_head = dim.0 * dim.1;
-                let cells = take_first(rest, group * of_head).unwrap_or_default();
-                BiasTarget { cells, of_head, first: (0, 0), dim: *dim }
-            });
-            let biases = biases.collect::<SmallVec<[_; 1]>>();
-            let query = take_first(&mut query, group * len_query * dim);
-            let key = take_first(&mut key, len_key * dim);
-            (at, query, key, take_first(&mut value, len_key * dim_value), biases)
-        });
-        self.each((groups, tasks), progress, |scratch, (at, mut query, mut key, mut value, mut biases)| {
-            let heads = at % key_heads * group..(at % key_heads + 1) * group;
-            for keys in strips(terms) {
-                let to = Targets {
-                    query: query.as_deref_mut(),
-                    key: take_first(&mut key, keys.len() * dim),
-                    value: take_first(&mut value, keys.len() * dim_value),
-                    biases: biases.iter_mut().map(BiasTarget::reborrow).collect(),
-                };
-                let batches = &[at / key_heads];
-                self.work(scratch, Job { batches, heads: heads.clone(), queries: 0..len_query, keys, to });
-            }
-        })
-    }
-
-    /// A task for each block of queries, against all keys.
-    fn by_queries(
-        &self,
-        sharers: &[Sharers],
-        result: &mut Option<ArrayD<A>>,
-        progress: &mut Option<&mut Progress<'_>>,
-    ) -> Result<(), Error> {
-        let &Terms { heads, len_query, len_key, dim, .. } = self.terms();
-        let mut rest = whole(result);
-        if rest.is_none() {
+        if sums.is_empty() {
             return Ok(());
         }
-        let matrices = sharers.iter().flat_map(|batches| (0..heads).map(move |head| (batches, head)));
-        let tasks = matrices.flat_map(|(batches, head)| {
-            let rows = take_first(&mut rest, len_query * dim).unwrap_or_default();
-            // Last first: with a causal mask those are the heaviest.
-            let blocks = (0..).step_by(QUERY_BLOCK).zip(rows.chunks_mut(QUERY_BLOCK * dim));
-            blocks
-                .collect::<Vec<_>>()
-                .into_iter()
-                .rev()
-                .map(move |(first, rows)| (batches, head, first, rows))
-        });
-        let total = sharers.len() * heads * len_query.div_ceil(QUERY_BLOCK);
-        self.each((total, tasks), progress, |scratch, (batches, head, first, rows)| {
-            let queries = first..first + rows.len() / dim;
-            let to = Targets { query: Some(rows), ..Targets::default() };
-            self.work(scratch, Job { batches, heads: head..head + 1, queries, keys: 0..len_key, to });
-        })
-    }
-
-    /// A task for each strip of keys, against all queries of its group of heads; keys and values that the same batches share.
-    fn by_keys(
-        &self,
-        sharers: &[Sharers],
-        [key, value]: [&mut Option<ArrayD<A>>; 2],
-        progress: &mut Option<&mut Progress<'_>>,
-    ) -> Result<(), Error> {
-        let terms = self.terms();
-        let &Terms { group, len_query, dim, dim_value, .. } = terms;
-        let key_heads = terms.heads / group;
-        let [mut key, mut value] = [whole(key), whole(value)];
-        if key.is_none() && value.is_none() {
-            return Ok(());
-        }
-        let matrices = sharers.iter().flat_map(|batches| (0..key_heads).map(move |head| (batches, head)));
-        let tasks = matrices.flat_map(|(batches, head)| strips(terms).map(move |keys| (batches, head, keys)));
-        let tasks = tasks.map(|(batches, head, keys)| {
-            let key = take_first(&mut key, keys.len() * dim);
-            (batches, head, keys.clone(), key, take_first(&mut value, keys.len() * dim_value))
-        });
-        let total = sharers.len() * key_heads * strips(terms).count();
-        self.each((total, tasks), progress, |scratch, (batches, head, keys, key, value)| {
-            let heads = head * group..(head + 1) * group;
-            let to = Targets { key, value, ..Targets::default() };
-            self.work(scratch, Job { batches, heads, queries: 0..len_query, keys, to });
-        })
-    }
-
-    /// A task for each part of a bias: all batches and heads that it serves, in order.
-    fn by_bias(
-        &self,
-        bias: &BiasPlanes<'_>,
-        cells: &mut ArrayD<A>,
-        progress: &mut Option<&mut Progress<'_>>,
-    ) -> Result<(), Error> {
-        let terms = self.terms();
-        let &Terms { len_query, len_key, .. } = terms;
-        let dim = bias.dim();
-        let parts: Vec<(Range<usize>, Range<usize>)> = if dim.0 > 1 {
-            cut(0..len_query, 0, QUERY_BLOCK).map(|(_, queries)| (queries, 0..len_key)).collect()
-        } else if dim.1 > 1 {
-            strips(terms).map(|keys| (0..len_query, keys)).collect()
-        } else {
-            vec![(0..len_query, 0..len_key)]
+        let &Terms { batches, heads, .. } = self.inputs.terms;
+        let [queries, keys] = cuts.each_ref().map(Vec::len);
+        let total = batches * heads * queries * keys;
+        let task = |at: usize| {
+            let (plane, queries, keys) = (at / keys / queries, at / keys % queries, at % keys);
+            Task { batch: plane / heads, head: plane % heads, queries, keys }
         };
-        let Some(cells) = cells.as_slice_mut().filter(|cells| !cells.is_empty()) else { return Ok(()) };
-        let mut rest = Some(cells);
-        let step = if self.serves_all_heads(bias) { terms.heads } else { 1 };
-        let sharers = sharers(terms.batches, |batch| bias.index(batch, 0));
-        let heads = || (0..terms.heads).step_by(step).map(|head| head..head + step);
-        let matrices = sharers.iter().flat_map(|batches| heads().map(move |heads| (batches, heads)));
-        let tasks = matrices.flat_map(|(batches, heads)| {
-            parts.iter().map(move |(queries, keys)| (batches, heads.clone(), queries, keys))
+        let tasks = (0..total).map(|at| {
+            let task = task(at);
+            sums.iter().map(move |sum| sum.number(task))
         });
-        let tasks = tasks.map(|(batches, heads, queries, keys)| {
-            let count = queries.len().min(dim.0) * keys.len().min(dim.1);
-            (batches, heads, queries, keys, take_first(&mut rest, count).unwrap_or_default())
-        });
-        let total = sharers.len() * heads().count() * parts.len();
-        self.each((total, tasks), progress, |scratch, (batches, heads, queries, keys, cells)| {
-            let bias = BiasTarget { cells, of_head: 0, first: (queries.start, keys.start), dim };
-            let to = Targets { biases: [bias].into_iter().collect(), ..Targets::default() };
-            self.work(scratch, Job { batches, heads, queries: queries.clone(), keys: keys.clone(), to });
+        let parts: Vec<_> = sums.iter().map(|sum| sum.parts.len()).collect();
+        let order = Order::new(&parts, tasks);
+        let buffers = Buffers { kept: None, new: || Scratch::new(self.inputs.terms) };
+        each_task((total, order), self.threads(), progress, buffers, |scratch, at| {
+            self.add(task(at), sums, cuts, scratch);
         })
     }
 
-    fn each<Task: Send>(
-        &self,
-        tasks: (usize, impl Iterator<Item = Task> + Send),
-        progress: &mut Option<&mut Progress<'_>>,
-        run: impl Fn(&mut Scratch<A>, Task) + Sync,
-    ) -> Result<(), Error> {
-        let buffers = Buffers { kept: None, new: || Scratch::new(self.terms()) };
-        each_task(tasks, self.threads(), progress, buffers, run)
+    /// Adds what a task gives.
+    fn add(&self, task: Task, sums: &[Sum<'_, A>], cuts: &Cuts, scratch: &mut Scratch<A>) {
+        let mut parts: SmallVec<[_; 4]> = sums.iter().map(|sum| (sum.of, sum.part(task))).collect();
+        let mut to = Targets::default();
+        for (of, part) in &mut parts {
+            let is_new = std::mem::take(&mut part.is_new);
+            let numbers = part.numbers.view_mut();
+            match of {
+                Of::Query => to.query = numbers.into_slice(),
+                Of::Key => to.key = numbers.into_slice(),
+                Of::Value => to.value = numbers.into_slice(),
+                Of::Bias => to.biases.push(BiasTarget { cells: numbers, is_new }),
+            }
+        }
+        let [queries, keys] = [&cuts[0][task.queries], &cuts[1][task.keys]].map(Range::clone);
+        let job = Job { at: (task.batch, task.head), queries, keys, to };
+        Work { inputs: self.inputs, deltas: self.deltas, job, scratch }.run();
     }
-
-    fn work(&self, scratch: &mut Scratch<A>, job: Job<'_, A>) {
-        let &Self { inputs, deltas } = self;
-        Work { inputs, deltas, job, scratch }.run();
-    }
-}
-
-/// All keys, strip by strip.
-fn strips(terms: &Terms<'_>) -> impl Iterator<Item = Range<usize>> + use<> {
-    cut(0..terms.len_key, terms.visibility.key_offset, STRIP).map(|(_, keys)| keys)
-}
-
-/// All numbers of a result, if there are any.
-fn whole<A>(result: &mut Option<ArrayD<A>>) -> Option<&mut [A]> {
-    result.as_mut()?.as_slice_mut().filter(|numbers| !numbers.is_empty())
-}
-
-/// Takes the first numbers off a result, if it is wanted.
-fn take_first<'r, A>(rest: &mut Option<&'r mut [A]>, count: usize) -> Option<&'r mut [A]> {
-    let (first, after) = rest.take()?.split_at_mut(count);
-    *rest = Some(after);
-    Some(first)
 }

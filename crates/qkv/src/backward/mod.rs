@@ -11,11 +11,12 @@
 //! d_sink  = -Σ exp(sink - max) / sum · delta
 //! ```
 //!
-//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output, and added up (`sums.rs`); `jobs.rs` says which
-//! pairs are gone through for which result, and `scalar.rs` is the program that all of it equals, bit for bit.
+//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output, and added up (`sums.rs`); `jobs.rs` and
+//! `order.rs` say by whom and when, and `scalar.rs` is the program that all of it equals, bit for bit.
 
 mod block;
 mod jobs;
+mod order;
 mod reference;
 mod scalar;
 mod sums;
@@ -25,7 +26,7 @@ use ndarray::{Array, ArrayD, ArrayView, Dimension};
 use crate::call::{Progress, RowStats};
 use crate::element::Element;
 use crate::error::{Error, show_shape};
-use crate::forward::{shaped, zeros};
+use crate::forward::{shaped, untouched_zeros, zeros};
 use crate::plan;
 use crate::planes::{Extents, Planes};
 use crate::problem::{Path, Problem};
@@ -237,7 +238,9 @@ impl<A: crate::element::Real> Results<A> {
             query: of("gradient of the query", query, wanted.query)?,
             key: of("gradient of the key", key, wanted.key)?,
             value: of("gradient of the value", value, wanted.value)?,
-            biases: biases.map(|bias| zeros("gradient of a bias", bias.shape())).collect::<Result<_, _>>()?,
+            biases: biases
+                .map(|bias| untouched_zeros("gradient of a bias", bias.shape()))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -1,20 +1,18 @@
 //! What a tile adds to the results: chains of rows, each times a number of the tile, with columns in the lanes; and to a bias
 //! the tile itself.
 
+use ndarray::{ArrayViewMut2, s};
+
 use crate::element::Real;
 use crate::forward::{CHAINS, FEWER};
 use crate::simd::{self, Ahead, Kernel, PADDING, Register, Simd, Vector, Vectors, accumulate, by_chains};
 use crate::tile::{QUERY_BLOCK, Tile};
 
-/// Some heads, rows and columns of a bias, whose axes of 1 serve all.
+/// Some rows and columns of a bias; an axis of 1 serves all.
 pub(super) struct BiasTarget<'j, A> {
-    pub(super) cells: &'j mut [A],
-    /// How far apart two heads are; 0 where one serves all.
-    pub(super) of_head: usize,
-    /// The query and key that the cells begin with.
-    pub(super) first: (usize, usize),
-    /// Rows and columns of the whole matrix.
-    pub(super) dim: (usize, usize),
+    pub(super) cells: ArrayViewMut2<'j, A>,
+    /// Whether all are still 0.
+    pub(super) is_new: bool,
 }
 
 /// Numbers of a tile, of each result one for each step.
@@ -118,45 +116,42 @@ fn added<V: Vector>(result: V, chain: V) -> V {
 }
 
 impl<A: Real> BiasTarget<'_, A> {
-    pub(super) fn reborrow(&mut self) -> BiasTarget<'_, A> {
-        BiasTarget { cells: self.cells, ..*self }
-    }
-
-    /// Adds a tile, `(keys, QUERY_BLOCK)`, of one of the heads.
-    pub(super) fn add(&mut self, simd: Simd, grid: &[A], head: usize, tile: &Tile) {
+    /// Adds a tile, `(keys, QUERY_BLOCK)`, that begins at a row and a column.
+    pub(super) fn add(
+        &mut self,
+        simd: Simd,
+        grid: &[A],
+        tile: &Tile,
+        (first_row, first_column): (usize, usize),
+    ) {
         let (rows, columns) = (tile.rows.len(), tile.keys.len());
-        let (from_query, from_key) = (tile.rows.start - self.first.0, tile.keys.start - self.first.1);
-        let cells = &mut self.cells[head * self.of_head..];
+        let cells = &mut self.cells;
         let of_row =
             |row: usize| (0..columns).fold(A::ZERO, |sum, column| sum + grid[column * QUERY_BLOCK + row]);
-        match self.dim {
-            (1, 1) => cells[0] = added(cells[0], (0..rows).fold(A::ZERO, |sum, row| sum + of_row(row))),
+        let add = |cell: &mut A, sum: A| *cell = added(*cell, sum);
+        match cells.dim() {
+            (1, 1) => add(&mut cells[[0, 0]], (0..rows).fold(A::ZERO, |sum, row| sum + of_row(row))),
             (1, _) => {
                 let of_keys = grid.chunks(QUERY_BLOCK).map(|of_key| &of_key[..rows]);
-                for (cell, of_key) in cells[from_key..][..columns].iter_mut().zip(of_keys) {
-                    *cell = added(*cell, of_key.iter().fold(A::ZERO, |sum, &e| sum + e));
+                for (column, of_key) in (first_column..first_column + columns).zip(of_keys) {
+                    add(&mut cells[[0, column]], of_key.iter().fold(A::ZERO, |sum, &e| sum + e));
                 }
             }
-            (_, 1) => {
-                for (row, cell) in cells[from_query..][..rows].iter_mut().enumerate() {
-                    *cell = added(*cell, of_row(row));
-                }
-            }
-            (_, width) => {
-                let cells = &mut cells[from_query * width + from_key..];
-                simd.run(AddTransposed { grid, rows, columns, cells, width });
+            (_, 1) => (0..rows).for_each(|row| add(&mut cells[[first_row + row, 0]], of_row(row))),
+            _ => {
+                let range = s![first_row..first_row + rows, first_column..first_column + columns];
+                simd.run(AddTransposed { grid, cells: cells.slice_mut(range), are_new: self.is_new });
             }
         }
     }
 }
 
-/// Adds a tile, `(keys, QUERY_BLOCK)`, to cells whose rows are queries, `width` apart.
+/// Adds a tile, `(keys, QUERY_BLOCK)`, to cells whose rows are queries.
 struct AddTransposed<'a, A> {
     grid: &'a [A],
-    rows: usize,
-    columns: usize,
-    cells: &'a mut [A],
-    width: usize,
+    cells: ArrayViewMut2<'a, A>,
+    /// Whether the cells are 0, and need not be brought in.
+    are_new: bool,
 }
 
 impl<A: Real> Kernel<A> for AddTransposed<'_, A> {
@@ -164,24 +159,31 @@ impl<A: Real> Kernel<A> for AddTransposed<'_, A> {
 
     #[inline(always)]
     fn run<V: Register<Lane = A>>(self) {
-        let Self { grid, rows, columns, cells, width } = self;
+        let Self { grid, mut cells, are_new } = self;
+        let (rows, columns) = cells.dim();
         let (whole_rows, whole_columns) = (rows / V::LANES * V::LANES, columns / V::LANES * V::LANES);
         for row in (0..whole_rows).step_by(V::LANES) {
+            let mut slices: [&mut [A]; PADDING] = Default::default();
+            let mut of_rows = cells.slice_mut(s![row..row + V::LANES, ..]);
+            for (slice, of_row) in slices.iter_mut().zip(of_rows.rows_mut()) {
+                *slice = of_row.into_slice().unwrap_or_default();
+            }
             for column in (0..whole_columns).step_by(V::LANES) {
                 let mut square = [V::splat(A::ZERO); PADDING];
                 for (i, of_key) in square[..V::LANES].iter_mut().enumerate() {
                     *of_key = V::load(&grid[(column + i) * QUERY_BLOCK + row..]);
                 }
                 V::transpose(&mut square);
-                for (i, &of_query) in square[..V::LANES].iter().enumerate() {
-                    let cells = &mut cells[(row + i) * width + column..][..V::LANES];
-                    added(V::load(cells), of_query).store(cells);
+                for (slice, &of_query) in slices[..V::LANES].iter_mut().zip(&square) {
+                    let cells = &mut slice[column..][..V::LANES];
+                    let before = if are_new { V::splat(A::ZERO) } else { V::load(cells) };
+                    added(before, of_query).store(cells);
                 }
             }
         }
         for row in 0..rows {
             for column in if row < whole_rows { whole_columns } else { 0 }..columns {
-                let cell = &mut cells[row * width + column];
+                let cell = &mut cells[[row, column]];
                 *cell = added(*cell, grid[column * QUERY_BLOCK + row]);
             }
         }

@@ -28,7 +28,7 @@ pub(crate) use load::{Arrays, Matrices, Role, all_finite, rows_of_tile};
 pub(crate) use matrix::{Matrix, weight};
 pub(crate) use prefill::{Block, CHAINS, FEWER, Part, Products, Scratch as PrefillScratch, panel_lanes};
 pub(crate) use rows::{Columns, Finish, Heads, MatrixTarget};
-pub(crate) use schedule::each as each_task;
+pub(crate) use schedule::{Source, each as each_task};
 pub(crate) use spare::Buffers;
 pub use tasks::Compiled;
 
@@ -207,14 +207,31 @@ pub(crate) fn zeros<O: Element>(what: &'static str, shape: &[usize]) -> Result<A
     filled(what, shape, O::round(O::Accumulator::ZERO))
 }
 
+/// [`zeros`] that, where there are many, nobody has touched yet: for numbers that are written before they are read, so that the
+/// threads that write them have the memory made for them.
+pub(crate) fn untouched_zeros<O: Element>(what: &'static str, shape: &[usize]) -> Result<ArrayD<O>, Error> {
+    allocated(what, shape, |count| bytemuck::allocation::try_zeroed_vec(count).ok())
+}
+
 /// A new array, or an error where there is no memory for it.
 fn filled<O: Copy>(what: &'static str, shape: &[usize], x: O) -> Result<ArrayD<O>, Error> {
+    allocated(what, shape, |count| {
+        let mut numbers = Vec::new();
+        numbers.try_reserve_exact(count).ok()?;
+        numbers.resize(count, x);
+        Some(numbers)
+    })
+}
+
+fn allocated<O>(
+    what: &'static str,
+    shape: &[usize],
+    numbers: impl FnOnce(usize) -> Option<Vec<O>>,
+) -> Result<ArrayD<O>, Error> {
     let no_memory = || Error::no_memory(what, shape);
     let count =
         shape.iter().try_fold(1usize, |count, &axis| count.checked_mul(axis)).ok_or_else(no_memory)?;
-    let mut numbers = Vec::new();
-    numbers.try_reserve_exact(count).map_err(|_| no_memory())?;
-    numbers.resize(count, x);
+    let numbers = numbers(count).ok_or_else(no_memory)?;
     ArrayD::from_shape_vec(IxDyn(shape), numbers).map_err(|_| no_memory())
 }
 

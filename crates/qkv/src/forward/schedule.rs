@@ -16,62 +16,83 @@ use crate::simd::FloatEnvironment;
 /// How often progress is reported while the caller's thread waits for others.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
 
+/// Where tasks come from.
+pub(crate) trait Source: Send {
+    type Task;
+
+    /// One that may begin, and its number.
+    fn next(&mut self) -> Option<(usize, Self::Task)>;
+
+    /// How many more may begin now, where that depends on tasks that are done.
+    fn ready(&self) -> usize;
+
+    /// A task is done.
+    fn done(&mut self, number: usize);
+}
+
+impl<Tasks: Iterator + Send> Source for Tasks {
+    type Task = Tasks::Item;
+
+    fn next(&mut self) -> Option<(usize, Self::Task)> {
+        Iterator::next(self).map(|task| (0, task))
+    }
+
+    fn ready(&self) -> usize {
+        0
+    }
+
+    fn done(&mut self, _: usize) {}
+}
+
 /// Runs `total` tasks on up to `threads` threads, each with buffers that its thread keeps. One thread is the caller's own: then
 /// no other is woken, nor a pool started.
 ///
 /// # Errors
 /// [`Error::Cancelled`] if progress asked to stop; tasks begun are finished.
-pub(crate) fn each<Task: Send, Scratch: 'static>(
-    (total, tasks): (usize, impl Iterator<Item = Task> + Send),
+pub(crate) fn each<Tasks: Source, Scratch: 'static>(
+    (total, mut tasks): (usize, Tasks),
     threads: usize,
     progress: &mut Option<&mut Progress<'_>>,
     buffers: Buffers<impl Fn() -> Scratch + Sync>,
-    run: impl Fn(&mut Scratch, Task) + Sync,
+    run: impl Fn(&mut Scratch, Tasks::Task) + Sync,
 ) -> Result<(), Error> {
     let board = Board { total: total as u64, done: AtomicU64::new(0), cancelled: AtomicBool::new(false) };
     // Also before the first task and after the last, so that the shortest call is seen and can be cancelled.
     if total > 0 {
         board.report(progress);
     }
-    let work =
-        |scratch: &mut Scratch, next: &mut dyn FnMut() -> Option<Task>, after_each: &mut dyn FnMut()| {
-            let _environment = FloatEnvironment::enter();
-            while !board.cancelled.load(Ordering::Relaxed)
-                && let Some(task) = next()
-            {
-                run(scratch, task);
-                board.done.fetch_add(1, Ordering::Relaxed);
-                after_each();
-            }
-        };
     let threads = threads.min(total);
     if threads <= 1 {
-        let mut tasks = tasks;
-        buffers.lend(|scratch| work(scratch, &mut || tasks.next(), &mut || board.report(progress)));
+        buffers.lend(|scratch| {
+            board.work(
+                scratch,
+                &run,
+                |done| {
+                    done.into_iter().for_each(|number| tasks.done(number));
+                    tasks.next()
+                },
+                || board.report(progress),
+            );
+        });
         return board.result();
     }
-    let queue = Mutex::new(tasks);
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = |after_each: &mut dyn FnMut()| work(&mut (buffers.new)(), &mut || next(), after_each);
+    let queue = Mutex::new(Queue { tasks, workers: threads });
+    let crew = Crew { board: &board, queue, threads, new: buffers.new, run };
     if rayon::current_thread_index().is_some() {
         // The caller's thread belongs to the pool: waiting would take a worker away, so it works too.
         rayon::in_place_scope(|scope| {
             for _ in 1..threads {
-                scope.spawn(|_| work(&mut || ()));
+                crew.add_worker(scope, None);
             }
-            work(&mut || board.report(progress));
+            crew.work(scope, None, || board.report(progress));
         });
     } else {
         // Nothing is ever sent: the channel closes when the last worker is done, even by a panic.
         let (at_work, all_done) = mpsc::channel::<()>();
-        let work = &work;
+        let crew = &crew;
         rayon::in_place_scope(|scope| {
             for _ in 0..threads {
-                let at_work = at_work.clone();
-                scope.spawn(move |_| {
-                    work(&mut || ());
-                    drop(at_work);
-                });
+                crew.add_worker(scope, Some(at_work.clone()));
             }
             drop(at_work);
             while progress.is_some() && all_done.recv_timeout(REPORT_EVERY) == Err(RecvTimeoutError::Timeout)
@@ -84,6 +105,56 @@ pub(crate) fn each<Task: Send, Scratch: 'static>(
     board.result()
 }
 
+/// What is left to do.
+struct Queue<Tasks> {
+    tasks: Tasks,
+    workers: usize,
+}
+
+/// Several threads at the tasks of a queue. One that finds none that may begin leaves, for a thread that waits for a task may
+/// be the one that has begun it, below on its stack; who finishes tasks calls others in when more can begin.
+struct Crew<'c, Tasks, New, Run> {
+    board: &'c Board,
+    queue: Mutex<Queue<Tasks>>,
+    threads: usize,
+    new: New,
+    run: Run,
+}
+
+impl<Tasks, Scratch, New, Run> Crew<'_, Tasks, New, Run>
+where
+    Tasks: Source,
+    New: Fn() -> Scratch + Sync,
+    Run: Fn(&mut Scratch, Tasks::Task) + Sync,
+{
+    fn add_worker<'s>(&'s self, scope: &rayon::Scope<'s>, at_work: Option<mpsc::Sender<()>>) {
+        scope.spawn(move |scope| self.work(scope, at_work, || ()));
+    }
+
+    /// Works until no task may begin. The sender is dropped by the last who works.
+    fn work<'s>(
+        &'s self,
+        scope: &rayon::Scope<'s>,
+        at_work: Option<mpsc::Sender<()>>,
+        after_each: impl FnMut(),
+    ) {
+        let next = |done: Option<usize>| {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            done.into_iter().for_each(|number| queue.tasks.done(number));
+            let next = queue.tasks.next();
+            let more = match next {
+                Some(_) => queue.tasks.ready().min(self.threads - queue.workers),
+                None => 0,
+            };
+            queue.workers = queue.workers + more - usize::from(next.is_none());
+            drop(queue);
+            (0..more).for_each(|_| self.add_worker(scope, at_work.clone()));
+            next
+        };
+        self.board.work(&mut (self.new)(), &self.run, next, after_each);
+    }
+}
+
 /// How far the tasks are.
 struct Board {
     total: u64,
@@ -92,6 +163,26 @@ struct Board {
 }
 
 impl Board {
+    /// Runs tasks until there is none; `next` hears which was done.
+    fn work<Scratch, Task>(
+        &self,
+        scratch: &mut Scratch,
+        run: &impl Fn(&mut Scratch, Task),
+        mut next: impl FnMut(Option<usize>) -> Option<(usize, Task)>,
+        mut after_each: impl FnMut(),
+    ) {
+        let _environment = FloatEnvironment::enter();
+        let mut done = None;
+        while !self.cancelled.load(Ordering::Relaxed)
+            && let Some((number, task)) = next(done)
+        {
+            run(scratch, task);
+            done = Some(number);
+            self.done.fetch_add(1, Ordering::Relaxed);
+            after_each();
+        }
+    }
+
     fn result(&self) -> Result<(), Error> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
