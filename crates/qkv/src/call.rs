@@ -259,7 +259,7 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         d_output: ArrayView2<'_, T>,
         d_lse: Option<ArrayView1<'_, T::Accumulator>>,
     ) -> Result<ReferenceGradients, Error> {
-        backward::reference(&self.problem()?, at, d_output, d_lse)
+        backward::reference_gradients(&self.problem()?, at, d_output, d_lse)
     }
 
     /// Which pairs may be attended, `(…, heads, len_query, len_key)`; true is “may attend”.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::sums::{BiasTarget, Numbers, Sums};
+use super::sums::{BiasTarget, Sums, TileNumbers};
 use crate::dropout::LeaveOut;
 use crate::element::Real;
 use crate::forward::{
@@ -75,16 +75,16 @@ struct Packed<A> {
 
 /// What is known of each pair of a tile: `(TILE, QUERY_BLOCK)`, 0 where masked.
 struct Grids<A> {
-    /// As they are mixed: without those that are dropped.
-    weights: Vec<A>,
+    /// After dropout.
+    kept_weights: Vec<A>,
     /// The gradients of masked scores.
-    masked: Vec<A>,
+    d_scores: Vec<A>,
     /// The gradients of `q · k`.
-    products: Vec<A>,
-    /// Whether 0 does not say enough: which pairs may be attended, and which of these are mixed.
+    d_products: Vec<A>,
+    /// Whether 0 does not say enough: which pairs may be attended, and which of these dropout keeps.
     select: bool,
     visible: Vec<bool>,
-    mixed: Vec<bool>,
+    kept: Vec<bool>,
     /// Of one panel, `(TILE, lanes)`: the gradients of weights, the slope of the softcap, and what dropout makes of a weight of 1.
     d_weights: Vec<A>,
     slopes: Vec<A>,
@@ -108,12 +108,12 @@ impl<A: Real> Scratch<A> {
                 value: zeros(TILE * dim_value),
             },
             grids: Grids {
-                weights: zeros(pairs),
-                masked: zeros(pairs),
-                products: zeros(pairs),
+                kept_weights: zeros(pairs),
+                d_scores: zeros(pairs),
+                d_products: zeros(pairs),
                 select: false,
                 visible: vec![false; pairs],
-                mixed: vec![false; pairs],
+                kept: vec![false; pairs],
                 d_weights: zeros(pairs),
                 slopes: zeros(pairs),
                 factors: zeros(pairs),
@@ -274,11 +274,11 @@ impl<A: Real> Grids<A> {
         };
         for key in (0..seen.start).chain(seen.end..tile.keys.len()) {
             let cells = key * QUERY_BLOCK + part.first..key * QUERY_BLOCK + part.first + lanes;
-            for numbers in [&mut self.weights, &mut self.masked, &mut self.products] {
+            for numbers in [&mut self.kept_weights, &mut self.d_scores, &mut self.d_products] {
                 numbers[cells.clone()].fill(A::ZERO);
             }
             self.visible[cells.clone()].fill(false);
-            self.mixed[cells].fill(false);
+            self.kept[cells].fill(false);
         }
         if seen.is_empty() {
             return;
@@ -314,7 +314,7 @@ impl<A: Real> Grids<A> {
             for (at, &s) in scores.iter().enumerate() {
                 let cell = (seen.start + at / lanes) * QUERY_BLOCK + part.first + at % lanes;
                 self.visible[cell] = s != A::NEG_INFINITY;
-                self.mixed[cell] =
+                self.kept[cell] =
                     self.visible[cell] && (terms.dropout.is_none() || self.factors[at] != A::ZERO);
             }
         }
@@ -328,22 +328,22 @@ impl<A: Real> Grids<A> {
         let (dim, dim_value, keys, queries) =
             (terms.dim, terms.dim_value, tile.keys.len(), block.queries.len());
         let of_keys =
-            |numbers, within| Numbers { numbers, within, chain: QUERY_BLOCK, step: 1, steps: queries };
+            |numbers, within| TileNumbers { numbers, within, chain: QUERY_BLOCK, step: 1, steps: queries };
         let visible = self.select.then_some(&self.visible[..]);
         let from = tile.keys.start - job.keys.start;
         if let Some(to) = &mut job.to.value {
-            let numbers = of_keys(&self.weights[..], self.select.then_some(&self.mixed[..]));
+            let numbers = of_keys(&self.kept_weights[..], self.select.then_some(&self.kept[..]));
             let to = &mut to[from * dim_value..][..keys * dim_value];
             terms.simd.run(Sums { numbers, rows: rows.d_output, to, dim: dim_value });
         }
         if let Some(to) = &mut job.to.key {
-            let numbers = of_keys(&self.products[..], visible);
+            let numbers = of_keys(&self.d_products[..], visible);
             let to = &mut to[from * dim..][..keys * dim];
             terms.simd.run(Sums { numbers, rows: rows.query, to, dim });
         }
         if let Some(to) = &mut job.to.query {
-            let numbers = Numbers {
-                numbers: &self.products,
+            let numbers = TileNumbers {
+                numbers: &self.d_products,
                 within: visible,
                 chain: 1,
                 step: QUERY_BLOCK,
@@ -354,7 +354,7 @@ impl<A: Real> Grids<A> {
             terms.simd.run(Sums { numbers, rows: rows.key, to, dim });
         }
         for to in &mut job.to.biases {
-            to.add(terms.simd, &self.masked, tile, (tile.rows.start - job.queries.start, from));
+            to.add(terms.simd, &self.d_scores, tile, (tile.rows.start - job.queries.start, from));
         }
     }
 }
@@ -426,57 +426,23 @@ impl<A: Real> Flow<'_, A> {
         for key in 0..KEYS {
             let of_panel = (first + key) * *lanes + lane;
             let cell = *first_cell + (first + key) * QUERY_BLOCK + lane;
-            let (mut mixed, mut d_weight) = (weights[key], V::load(&grids.d_weights[of_panel..]));
+            let (mut kept_weight, mut d_weight) = (weights[key], V::load(&grids.d_weights[of_panel..]));
             if terms.dropout.is_some() {
                 let factor = V::load(&grids.factors[of_panel..]);
-                mixed = factor.if_equal(zero, zero, mixed.mul(factor));
+                kept_weight = factor.if_equal(zero, zero, kept_weight.mul(factor));
                 d_weight = factor.if_equal(zero, zero, d_weight.mul(factor));
             }
-            let masked = weights[key].mul(d_weight.sub(delta));
+            let d_score = weights[key].mul(d_weight.sub(delta));
             // Whatever the value of a masked pair is.
-            let masked = of_keys[key].if_equal(none, zero, masked);
-            let mut product = masked;
+            let d_score = of_keys[key].if_equal(none, zero, d_score);
+            let mut d_product = d_score;
             if terms.softcap.is_some() {
-                product = product.mul(V::load(&grids.slopes[of_panel..]));
-                product = of_keys[key].if_equal(none, zero, product);
+                d_product = d_product.mul(V::load(&grids.slopes[of_panel..]));
+                d_product = of_keys[key].if_equal(none, zero, d_product);
             }
-            mixed.store(&mut grids.weights[cell..]);
-            masked.store(&mut grids.masked[cell..]);
-            product.mul(scale).store(&mut grids.products[cell..]);
-        }
-    }
-}
-
-/// `Σ d_output · output` of some queries of one head.
-pub(super) struct Deltas<'d, A> {
-    pub(super) inputs: Inputs<'d, A>,
-    pub(super) at: (usize, usize),
-    pub(super) queries: Range<usize>,
-    pub(super) to: &'d mut [A],
-    /// Of `output` and `d_output`, each `(dim_value, lanes)`.
-    pub(super) lanes: &'d mut [Vec<A>; 2],
-}
-
-impl<A: Real> Kernel<A> for Deltas<'_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Register<Lane = A>>(self) {
-        let Self { inputs, at, queries, to, lanes: [output, d_output] } = self;
-        let terms = inputs.terms;
-        for (first, to) in (queries.start..).step_by(V::LANES).zip(to.chunks_mut(V::LANES)) {
-            let rows = first..first + to.len();
-            for (matrices, lanes) in [(inputs.output, &mut *output), (inputs.d_output, &mut *d_output)] {
-                matrices.columns(terms.simd, at, rows.clone(), (lanes, V::LANES), Ahead::NOTHING);
-            }
-            let mut sums = V::splat(A::ZERO);
-            let both = d_output.chunks_exact(V::LANES).zip(output.chunks_exact(V::LANES));
-            for (d_output, output) in both.take(terms.dim_value) {
-                sums = V::load(d_output).mul_add(V::load(output), sums);
-            }
-            let mut padded = [A::ZERO; PADDING];
-            sums.store(&mut padded);
-            to.copy_from_slice(&padded[..to.len()]);
+            kept_weight.store(&mut grids.kept_weights[cell..]);
+            d_score.store(&mut grids.d_scores[cell..]);
+            d_product.mul(scale).store(&mut grids.d_products[cell..]);
         }
     }
 }

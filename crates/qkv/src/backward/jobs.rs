@@ -2,7 +2,7 @@
 //!
 //! A task is a part of the queries of one head against a part of its keys, and adds to all gradients: five products. Tasks
 //! that add to the same numbers do so in the order of batches, heads, queries and keys, and others side by side
-//! (`order.rs`), so that each number hears of its pairs in the same order however many threads there are.
+//! (`order.rs`), so that each number is added up in the same order however many threads there are.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use half::{bf16, f16};
 use ndarray::{ArrayD, ArrayViewMut, ArrayViewMut2, Axis, RemoveAxis};
 use smallvec::SmallVec;
 
-use super::block::{Deltas, Inputs, Job, Scratch, Targets, Work};
+use super::block::{Inputs, Job, Scratch, Targets, Work};
+use super::deltas::fill;
 use super::order::Order;
 use super::sums::BiasTarget;
 use super::{Results, Returned};
@@ -21,7 +22,6 @@ use crate::error::Error;
 use crate::forward::{Buffers, each_task};
 use crate::plan;
 use crate::problem::{Problem, Terms};
-use crate::simd::PADDING;
 use crate::tile::{QUERY_BLOCK, TILE, cut};
 
 /// Keys that a block of queries meets before the next is brought in: their gradients stay in the second cache.
@@ -82,12 +82,7 @@ fn gradients<T: Element>(
     }
     let (output, d_output) = (&returned.output, &returned.d_output);
     let inputs = Inputs { terms, arrays: problem, output, d_output, stats: returned.stats };
-    fill_deltas(inputs, deltas, progress)?;
-    if let Some(d_lse) = &returned.d_lse {
-        for (delta, &d_lse) in deltas.iter_mut().zip(d_lse) {
-            *delta = *delta - d_lse;
-        }
-    }
+    fill(inputs, returned.d_lse.as_deref(), deltas, progress)?;
     let pass = Pass { inputs, deltas };
     let cuts = pass.cuts();
     let of_query = |batch, head| problem.query.index(batch, head);
@@ -97,7 +92,7 @@ fn gradients<T: Element>(
     sums.extend(results.query.as_mut().and_then(|query| Sum::new(Of::Query, query, &cuts, of_query)));
     sums.extend(results.key.as_mut().and_then(|key| Sum::new(Of::Key, key, &cuts, of_key)));
     sums.extend(results.value.as_mut().and_then(|value| Sum::new(Of::Value, value, &cuts, of_value)));
-    // One number for all pairs of a head hears of all keys of a block before the next block: a pass of its own.
+    // To one number for all pairs of a head all keys of a block are added before the next block: a pass of its own.
     let (uncut, mut apart) = ([terms.len_query, terms.len_key].map(whole), Vec::new());
     for (bias, cells) in terms.biases.arrays.iter().zip(&mut results.biases) {
         let of_bias = |batch, head| bias.index(batch, head);
@@ -108,28 +103,6 @@ fn gradients<T: Element>(
     }
     pass.run(&sums, &cuts, progress)?;
     pass.run(&apart, &uncut, progress)
-}
-
-fn fill_deltas<A: Real>(
-    inputs: Inputs<'_, A>,
-    deltas: &mut [A],
-    progress: &mut Option<&mut Progress<'_>>,
-) -> Result<(), Error> {
-    let terms = inputs.terms;
-    let threads = plan::threads(terms, deltas.len());
-    let blocks = deltas.len() / terms.len_query * terms.len_query.div_ceil(QUERY_BLOCK);
-    let tasks = deltas.chunks_mut(terms.len_query).enumerate().flat_map(|(plane, of_head)| {
-        let at = (plane / terms.heads, plane % terms.heads);
-        (0..)
-            .step_by(QUERY_BLOCK)
-            .zip(of_head.chunks_mut(QUERY_BLOCK))
-            .map(move |(first, to)| (at, first, to))
-    });
-    let new = || [(); 2].map(|()| vec![A::ZERO; terms.dim_value * PADDING]);
-    each_task((blocks, tasks), threads, progress, Buffers { kept: None, new }, |lanes, (at, first, to)| {
-        let queries = first..first + to.len();
-        terms.simd.run(Deltas { inputs, at, queries, to, lanes });
-    })
 }
 
 /// What a gradient is of.
@@ -151,9 +124,9 @@ fn whole(extent: usize) -> Vec<Range<usize>> {
 /// A gradient that is summed up: the parts of its matrices, one after the other.
 struct Sum<'r, A> {
     of: Of,
-    /// Which matrix hears of a batch and head.
+    /// To which matrix a batch and head add.
     matrix: Box<dyn Fn(usize, usize) -> usize + Sync + 'r>,
-    /// How many parts of a matrix there are along the queries, and the keys; 1 where a part hears of all.
+    /// How many parts of a matrix there are along the queries, and the keys; 1 where a part serves all.
     counts: [usize; 2],
     parts: Vec<Mutex<Part<'r, A>>>,
 }

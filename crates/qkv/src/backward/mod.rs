@@ -11,10 +11,14 @@
 //! d_sink  = -Σ exp(sink - max) / sum · delta
 //! ```
 //!
-//! Scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output, and added up (`sums.rs`); `jobs.rs` and
-//! `order.rs` say by whom and when, and `scalar.rs` is the program that all of it equals, bit for bit.
+//! With dropout the weights of `d_value`, and `d_output · value`, are times 1/(1-P) where it keeps a pair, and 0 where not.
+//!
+//! `deltas.rs` comes first. Then scores and weights are made again tile by tile (`block.rs`), by the kernels that made the output,
+//! and what follows from them is added up (`sums.rs`); `jobs.rs` and `order.rs` say by whom and when, and `scalar.rs` is the program that all of
+//! it equals, bit for bit.
 
 mod block;
+mod deltas;
 mod jobs;
 mod order;
 mod reference;
@@ -33,7 +37,7 @@ use crate::problem::{Path, Problem};
 use crate::simd::FloatEnvironment;
 
 pub use jobs::Compiled;
-pub(crate) use reference::gradients as reference;
+pub(crate) use reference::gradients as reference_gradients;
 pub use reference::{HeadGradients, ReferenceGradients};
 
 /// Which gradients are asked for.
@@ -91,7 +95,7 @@ pub struct Gradients<T: Element, D: Dimension> {
     pub value: Option<Array<T, D>>,
     /// Of the stored biases, in call order, each of its own shape; in the accumulator type. A masked pair has 0.
     pub biases: Option<Vec<ArrayD<T::Accumulator>>>,
-    /// One for each query head; none where the call has no sinks.
+    /// One for each query head, in the accumulator type; none where the call has no sinks.
     pub sinks: Option<Vec<T::Accumulator>>,
 }
 
@@ -163,11 +167,11 @@ impl<'c, T: Element, D: Dimension> Backward<'c, T, D> {
         }
         let has_sinks = self.wanted.sinks && terms.sinks.is_some();
         let sinks = has_sinks.then(|| scalar::sinks(&problem, &returned, deltas));
-        let leave = |wide: Option<ArrayD<_>>| wide.map(|wide| shaped(T::narrow(wide)));
+        let narrow = |wide: Option<ArrayD<_>>| wide.map(|wide| shaped(T::narrow(wide)));
         Ok(Gradients {
-            query: leave(results.query),
-            key: leave(results.key),
-            value: leave(results.value),
+            query: narrow(results.query),
+            key: narrow(results.key),
+            value: narrow(results.value),
             biases: self.wanted.biases.then(|| results.biases.into_iter().map(Element::narrow).collect()),
             sinks: sinks.map(|sinks| sinks.into_iter().map(Element::leave).collect()),
         })
@@ -198,7 +202,7 @@ impl<'a, T: Element> Returned<'a, T> {
             check(argument, array.shape(), &of_rows)?;
         }
         let flat = |(argument, array): (&'static str, &'a Array<T::Accumulator, D::Smaller>)| {
-            let wanted = "numbers one after the other, as the forward pass returns them";
+            let wanted = "contiguous numbers, as the forward pass returns them";
             array.as_slice().ok_or_else(|| Error::value(argument, "other strides", wanted))
         };
         let d_lse = call.d_lse.as_ref().map(|d_lse| {

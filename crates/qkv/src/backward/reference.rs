@@ -37,7 +37,7 @@ pub struct HeadGradients {
     /// `(len_key, dim_value)`
     pub value: Array2<f64>,
     /// Of the masked scores, `(len_query, len_key)`; a stored bias has it, summed to its shape.
-    pub masked: Array2<f64>,
+    pub scores: Array2<f64>,
     /// Of the head's sink; 0 without one.
     pub sink: f64,
 }
@@ -92,7 +92,7 @@ impl<T: Element> Head<'_, '_, T> {
         };
         let zeros = |(rows, columns)| Array2::from_elem((rows, columns), N::ZERO);
         let (mut d_query, mut d_key, mut d_value) = (zeros(q.dim()), zeros(k.dim()), zeros(v.dim()));
-        let mut d_masked = zeros((terms.len_query, terms.len_key));
+        let mut d_scores = zeros((terms.len_query, terms.len_key));
         let mut d_sink = N::ZERO;
         for query in 0..terms.len_query {
             let Steps { scaled, masked, max, sum, weights, output, .. } =
@@ -111,18 +111,18 @@ impl<T: Element> Head<'_, '_, T> {
                     true => round(dot(d_output, &mut v.row(key).iter().map(|&v| number(v))) * factor),
                     false => N::ZERO,
                 };
-                let masked = round(weights[key] * less(d_weight, delta));
+                let d_score = round(weights[key] * less(d_weight, delta));
                 let slope = terms.softcap.map_or(N::from_f64(1.0), |cap| {
                     let t = (scaled[key] / N::from_f64(cap)).tanh();
                     N::from_f64(1.0) - t * t
                 });
-                let product = round(of(masked * slope * N::from_f64(terms.scale)));
-                add(&mut d_query, query, k.row(key).iter().map(|&k| product * of(number(k))));
-                add(&mut d_key, key, q.row(query).iter().map(|&q| product * of(number(q))));
+                let d_product = round(of(d_score * slope * N::from_f64(terms.scale)));
+                add(&mut d_query, query, k.row(key).iter().map(|&k| d_product * of(number(k))));
+                add(&mut d_key, key, q.row(query).iter().map(|&q| d_product * of(number(q))));
                 if keeps {
                     add(&mut d_value, key, d_output.iter().map(|&d| weights[key] * factor * of(number(d))));
                 }
-                d_masked[[query, key]] = masked;
+                d_scores[[query, key]] = d_score;
             }
             if let Some(sinks) = &terms.sinks
                 && sinks[head] > f64::NEG_INFINITY
@@ -135,7 +135,7 @@ impl<T: Element> Head<'_, '_, T> {
             query: numbers(d_query),
             key: numbers(d_key),
             value: numbers(d_value),
-            masked: numbers(d_masked),
+            scores: numbers(d_scores),
             sink: d_sink.to_f64(),
         }
     }

@@ -1,7 +1,7 @@
 //! The arithmetic program of the gradients, as short as it can be said. Every fast path must equal it, bit for bit.
 //!
 //! Like the program of the forward pass it reads the checked problem pair by pair. Each number of a gradient is a sum of
-//! chains, one for each batch, head, block of queries and tile of keys that it hears of, in this order.
+//! chains, one for each batch, head, block of queries and tile of keys that add to it, in this order.
 
 use std::ops::Range;
 
@@ -15,13 +15,13 @@ use crate::tile::{Pair, QUERY_BLOCK, TILE, cut};
 
 /// What a visible pair hands on.
 #[derive(Clone, Copy)]
-struct Flow<A> {
-    /// As it is mixed; none if it is dropped.
-    mixed: Option<A>,
-    /// The gradient of the masked score: that of each bias.
-    masked: A,
-    /// The gradient of `q · k`.
-    product: A,
+struct PairGradients<A> {
+    /// The weight after dropout; none if it is dropped.
+    kept_weight: Option<A>,
+    /// Of the masked score, and so of each bias.
+    d_score: A,
+    /// Of `q · k`.
+    d_product: A,
 }
 
 /// For each row `Σ d_output · output`, less the gradient of its log-sum-exp: what a weight's gradient is measured from.
@@ -54,15 +54,15 @@ pub(super) fn gradients<T: Element>(
     {
         for (_, queries) in cut(0..terms.len_query, 0, QUERY_BLOCK) {
             for (_, keys) in cut(0..terms.len_key, terms.visibility.key_offset, TILE) {
-                let tile = Tile { problem, returned, deltas, batch, head, queries: queries.clone(), keys };
-                tile.add_to(results);
+                let pairs = Pairs { problem, returned, deltas, batch, head, queries: queries.clone(), keys };
+                pairs.add_to(results);
             }
         }
     }
 }
 
 /// Some queries of one head against some keys.
-struct Tile<'t, 'a, T: Element> {
+struct Pairs<'t, 'a, T: Element> {
     problem: &'t Problem<'a, T>,
     returned: &'t Returned<'a, T>,
     deltas: &'t [T::Accumulator],
@@ -72,8 +72,8 @@ struct Tile<'t, 'a, T: Element> {
     keys: Range<usize>,
 }
 
-impl<T: Element> Tile<'_, '_, T> {
-    fn flow(&self, query: usize, key: usize) -> Option<Flow<T::Accumulator>> {
+impl<T: Element> Pairs<'_, '_, T> {
+    fn pair(&self, query: usize, key: usize) -> Option<PairGradients<T::Accumulator>> {
         let (terms, &Self { batch, head, .. }) = (&self.problem.terms, self);
         let pair = Pair { batch, head, query, key };
         let s = score(self.problem, pair, Stage::Masked)?;
@@ -86,50 +86,52 @@ impl<T: Element> Tile<'_, '_, T> {
         for (&d, &v) in d_output.iter().zip(value) {
             d_weight = d.widen().mul_add(v.widen(), d_weight);
         }
-        let mixed = keeps(self.problem, pair).then(|| match terms.dropout_factor::<T::Accumulator>() {
+        let kept_weight = keeps(self.problem, pair).then(|| match terms.dropout_factor::<T::Accumulator>() {
             Some(factor) => {
                 d_weight = d_weight * factor;
                 weight * factor
             }
             None => weight,
         });
-        let d_weight = if mixed.is_some() { d_weight } else { T::Accumulator::ZERO };
-        let masked = weight * (d_weight - self.deltas[row]);
-        let mut product = masked;
+        let d_weight = if kept_weight.is_some() { d_weight } else { T::Accumulator::ZERO };
+        let d_score = weight * (d_weight - self.deltas[row]);
+        let mut d_product = d_score;
         if let Some(cap) = terms.softcap {
             let scaled = score(self.problem, pair, Stage::Scaled)?;
             let t = tanh(scaled * T::Accumulator::from_f64(1.0 / cap));
-            product = product * (-t).mul_add(t, T::Accumulator::ONE);
+            d_product = d_product * (-t).mul_add(t, T::Accumulator::ONE);
         }
-        Some(Flow { mixed, masked, product: product * T::Accumulator::from_f64(terms.scale) })
+        d_product = d_product * T::Accumulator::from_f64(terms.scale);
+        Some(PairGradients { kept_weight, d_score, d_product })
     }
 
     fn add_to(&self, results: &mut Results<T::Accumulator>) {
         let (problem, &Self { batch, head, .. }) = (self.problem, self);
         let key_head = problem.terms.key_head(head);
         let (queries, keys) = (self.queries.clone(), self.keys.clone());
-        let flows: Vec<Vec<_>> =
-            queries.clone().map(|query| keys.clone().map(|key| self.flow(query, key)).collect()).collect();
-        let at = |query: usize, key: usize| flows[query - queries.start][key - keys.start];
+        let pairs: Vec<Vec<_>> =
+            queries.clone().map(|query| keys.clone().map(|key| self.pair(query, key)).collect()).collect();
+        let at = |query: usize, key: usize| pairs[query - queries.start][key - keys.start];
         if let Some(d_query) = &mut results.query {
             for query in queries.clone() {
                 let row = rows_of(d_query, problem.query.index(batch, head), query);
-                let from = |key| Some((at(query, key)?.product, problem.key.row(batch, key_head, key)));
+                let from = |key| Some((at(query, key)?.d_product, problem.key.row(batch, key_head, key)));
                 add_chain(row, keys.clone().filter_map(from));
             }
         }
         if let Some(d_key) = &mut results.key {
             for key in keys.clone() {
                 let row = rows_of(d_key, problem.key.index(batch, key_head), key);
-                let from = |query| Some((at(query, key)?.product, problem.query.row(batch, head, query)));
+                let from = |query| Some((at(query, key)?.d_product, problem.query.row(batch, head, query)));
                 add_chain(row, queries.clone().filter_map(from));
             }
         }
         if let Some(d_value) = &mut results.value {
             for key in keys.clone() {
                 let row = rows_of(d_value, problem.value.index(batch, key_head), key);
-                let from =
-                    |query| Some((at(query, key)?.mixed?, self.returned.d_output.row(batch, head, query)));
+                let from = |query| {
+                    Some((at(query, key)?.kept_weight?, self.returned.d_output.row(batch, head, query)))
+                };
                 add_chain(row, queries.clone().filter_map(from));
             }
         }
@@ -137,7 +139,7 @@ impl<T: Element> Tile<'_, '_, T> {
             let (rows, columns) = bias.dim();
             let cells = array.as_slice_mut().expect("contiguous");
             let start = bias.index(batch, head) * rows * columns;
-            let masked = |query, key| at(query, key).map(|flow: Flow<_>| flow.masked);
+            let d_score = |query, key| at(query, key).map(|pair: PairGradients<_>| pair.d_score);
             let sum = |terms: &mut dyn Iterator<Item = Option<T::Accumulator>>| {
                 terms.flatten().fold(T::Accumulator::ZERO, |sum, e| sum + e)
             };
@@ -146,16 +148,16 @@ impl<T: Element> Tile<'_, '_, T> {
                 *cell = Element::leave(*cell + x);
             };
             // What serves all keys or queries takes the tile's chain.
-            let of_row = |query| sum(&mut keys.clone().map(|key| masked(query, key)));
+            let of_row = |query| sum(&mut keys.clone().map(|key| d_score(query, key)));
             match (rows, columns) {
                 (1, 1) => add(0, 0, sum(&mut queries.clone().map(|query| Some(of_row(query))))),
                 (1, _) => keys.clone().for_each(|key| {
-                    add(0, key, sum(&mut queries.clone().map(|query| masked(query, key))));
+                    add(0, key, sum(&mut queries.clone().map(|query| d_score(query, key))));
                 }),
                 (_, 1) => queries.clone().for_each(|query| add(query, 0, of_row(query))),
                 _ => queries.clone().for_each(|query| {
                     keys.clone()
-                        .for_each(|key| add(query, key, sum(&mut std::iter::once(masked(query, key)))));
+                        .for_each(|key| add(query, key, sum(&mut std::iter::once(d_score(query, key)))));
                 }),
             }
         }

@@ -5,7 +5,7 @@ use ndarray::{ArrayViewMut2, s};
 
 use crate::element::Real;
 use crate::forward::{CHAINS, FEWER};
-use crate::simd::{self, Ahead, Kernel, PADDING, Register, Simd, Vector, Vectors, accumulate, by_chains};
+use crate::simd::{Ahead, Kernel, Numbers, PADDING, Register, Simd, Vector, Vectors, accumulate, by_chains};
 use crate::tile::{QUERY_BLOCK, Tile};
 
 /// Some rows and columns of a bias; an axis of 1 serves all.
@@ -17,7 +17,7 @@ pub(super) struct BiasTarget<'j, A> {
 
 /// Numbers of a tile, of each result one for each step.
 #[derive(Clone, Copy)]
-pub(super) struct Numbers<'n, A> {
+pub(super) struct TileNumbers<'n, A> {
     pub(super) numbers: &'n [A],
     /// If some pairs are to be left out, which are in.
     pub(super) within: Option<&'n [bool]>,
@@ -29,7 +29,7 @@ pub(super) struct Numbers<'n, A> {
 
 /// Chains over a tile: rows, `(steps, dim)`, each times its number for the result; they are added to `(results, dim)`.
 pub(super) struct Sums<'s, A> {
-    pub(super) numbers: Numbers<'s, A>,
+    pub(super) numbers: TileNumbers<'s, A>,
     pub(super) rows: &'s [A],
     pub(super) to: &'s mut [A],
     pub(super) dim: usize,
@@ -78,7 +78,7 @@ impl<A: Real> Sums<'_, A> {
         column: usize,
     ) {
         let mut sums = [V::splat(A::ZERO); RESULTS];
-        let Numbers { numbers, within, chain, step, steps } = self.numbers;
+        let TileNumbers { numbers, within, chain, step, steps } = self.numbers;
         let (first, dim) = (at * chain, self.dim);
         match within {
             Some(within) if SELECT => {
@@ -89,7 +89,7 @@ impl<A: Real> Sums<'_, A> {
             }
             _ => {
                 let rows = Vectors { numbers: &self.rows[column..], stride: dim };
-                let numbers = simd::Numbers { numbers: &numbers[first..], chain, step };
+                let numbers = Numbers { numbers: &numbers[first..], chain, step };
                 accumulate(&mut sums, steps, rows, numbers, Ahead::NOTHING);
             }
         }

@@ -1,11 +1,12 @@
 //! Tasks over threads: those of the rayon pool that the caller is in, or the caller's alone.
 //!
-//! Which thread takes which task, and when, is left open; a task writes rows of its own, and nothing it computes
-//! depends on the others.
+//! Which thread takes which task, and when, is left open: a task writes what is its own, or its [`Source`] hands it out when
+//! those are done that it follows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use super::spare::Buffers;
@@ -57,34 +58,29 @@ pub(crate) fn each<Tasks: Source, Scratch: 'static>(
     run: impl Fn(&mut Scratch, Tasks::Task) + Sync,
 ) -> Result<(), Error> {
     let board = Board { total: total as u64, done: AtomicU64::new(0), cancelled: AtomicBool::new(false) };
+    let mut report = || board.report(progress);
     // Also before the first task and after the last, so that the shortest call is seen and can be cancelled.
     if total > 0 {
-        board.report(progress);
+        report();
     }
     let threads = threads.min(total);
     if threads <= 1 {
-        buffers.lend(|scratch| {
-            board.work(
-                scratch,
-                &run,
-                |done| {
-                    done.into_iter().for_each(|number| tasks.done(number));
-                    tasks.next()
-                },
-                || board.report(progress),
-            );
-        });
+        let next = |done: Option<usize>| {
+            done.into_iter().for_each(|number| tasks.done(number));
+            tasks.next().map_or(Next::Never, |(number, task)| Next::Task(number, task))
+        };
+        buffers.lend(|scratch| board.work(scratch, &run, next, report));
         return board.result();
     }
-    let queue = Mutex::new(Queue { tasks, workers: threads });
-    let crew = Crew { board: &board, queue, threads, new: buffers.new, run };
+    let queue = Mutex::new(Queue { tasks, begun: 0, workers: threads });
+    let crew = Crew { board: &board, queue, changed: Condvar::new(), threads, new: buffers.new, run };
     if rayon::current_thread_index().is_some() {
         // The caller's thread belongs to the pool: waiting would take a worker away, so it works too.
         rayon::in_place_scope(|scope| {
             for _ in 1..threads {
                 crew.add_worker(scope, None);
             }
-            crew.work(scope, None, || board.report(progress));
+            crew.work(scope, None, Some(&mut report));
         });
     } else {
         // Nothing is ever sent: the channel closes when the last worker is done, even by a panic.
@@ -95,27 +91,40 @@ pub(crate) fn each<Tasks: Source, Scratch: 'static>(
                 crew.add_worker(scope, Some(at_work.clone()));
             }
             drop(at_work);
-            while progress.is_some() && all_done.recv_timeout(REPORT_EVERY) == Err(RecvTimeoutError::Timeout)
-            {
-                board.report(progress);
+            while all_done.recv_timeout(REPORT_EVERY) == Err(RecvTimeoutError::Timeout) {
+                report();
             }
         });
     }
-    board.report(progress);
+    report();
     board.result()
 }
 
 /// What is left to do.
 struct Queue<Tasks> {
     tasks: Tasks,
+    begun: u64,
     workers: usize,
 }
 
-/// Several threads at the tasks of a queue. One that finds none that may begin leaves, for a thread that waits for a task may
-/// be the one that has begun it, below on its stack; who finishes tasks calls others in when more can begin.
+/// What a worker does next.
+enum Next<Task> {
+    Task(usize, Task),
+    /// Look again: another may begin later.
+    Later,
+    Never,
+}
+
+/// Several threads at the tasks of a queue.
+///
+/// One that finds none that may begin leaves, and who finishes tasks calls others in when more can begin: a worker that waited
+/// might wait for a task that lies below it on its own stack, where a closure of the user's has turned to rayon. The caller alone
+/// may wait, and so can report all the time: whatever it waits for began after it, so callers do not wait in a circle.
 struct Crew<'c, Tasks, New, Run> {
     board: &'c Board,
     queue: Mutex<Queue<Tasks>>,
+    /// More tasks may begin, or none will.
+    changed: Condvar,
     threads: usize,
     new: New,
     run: Run,
@@ -128,30 +137,40 @@ where
     Run: Fn(&mut Scratch, Tasks::Task) + Sync,
 {
     fn add_worker<'s>(&'s self, scope: &rayon::Scope<'s>, at_work: Option<mpsc::Sender<()>>) {
-        scope.spawn(move |scope| self.work(scope, at_work, || ()));
+        scope.spawn(move |scope| self.work(scope, at_work, None));
     }
 
-    /// Works until no task may begin. The sender is dropped by the last who works.
+    /// Works until no task may begin; the caller, who reports, until all have begun. The sender is dropped by the last who works.
     fn work<'s>(
         &'s self,
         scope: &rayon::Scope<'s>,
         at_work: Option<mpsc::Sender<()>>,
-        after_each: impl FnMut(),
+        report: Option<&mut dyn FnMut()>,
     ) {
+        let is_caller = report.is_some();
         let next = |done: Option<usize>| {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             done.into_iter().for_each(|number| queue.tasks.done(number));
-            let next = queue.tasks.next();
-            let more = match next {
-                Some(_) => queue.tasks.ready().min(self.threads - queue.workers),
-                None => 0,
+            let Some((number, task)) = queue.tasks.next() else {
+                if is_caller && queue.begun < self.board.total {
+                    drop(self.changed.wait_timeout(queue, REPORT_EVERY));
+                    return Next::Later;
+                }
+                queue.workers -= 1;
+                return Next::Never;
             };
-            queue.workers = queue.workers + more - usize::from(next.is_none());
+            queue.begun += 1;
+            let more = queue.tasks.ready().min(self.threads - queue.workers);
+            queue.workers += more;
+            if queue.tasks.ready() > 0 || queue.begun == self.board.total {
+                self.changed.notify_one();
+            }
             drop(queue);
             (0..more).for_each(|_| self.add_worker(scope, at_work.clone()));
-            next
+            Next::Task(number, task)
         };
-        self.board.work(&mut (self.new)(), &self.run, next, after_each);
+        let mut nothing = || ();
+        self.board.work(&mut (self.new)(), &self.run, next, report.unwrap_or(&mut nothing));
     }
 }
 
@@ -162,24 +181,40 @@ struct Board {
     cancelled: AtomicBool,
 }
 
+/// After a panic in a task those that wait for it would not begin, so nobody waits for them.
+struct CancelIfUnwinding<'b>(&'b Board);
+
+impl Drop for CancelIfUnwinding<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Board {
-    /// Runs tasks until there is none; `next` hears which was done.
+    /// Runs tasks until there is none; `next` is told which was done.
     fn work<Scratch, Task>(
         &self,
         scratch: &mut Scratch,
         run: &impl Fn(&mut Scratch, Task),
-        mut next: impl FnMut(Option<usize>) -> Option<(usize, Task)>,
-        mut after_each: impl FnMut(),
+        mut next: impl FnMut(Option<usize>) -> Next<Task>,
+        mut report: impl FnMut(),
     ) {
         let _environment = FloatEnvironment::enter();
+        let _unwinding = CancelIfUnwinding(self);
         let mut done = None;
-        while !self.cancelled.load(Ordering::Relaxed)
-            && let Some((number, task)) = next(done)
-        {
-            run(scratch, task);
-            done = Some(number);
-            self.done.fetch_add(1, Ordering::Relaxed);
-            after_each();
+        while !self.cancelled.load(Ordering::Relaxed) {
+            match next(done.take()) {
+                Next::Task(number, task) => {
+                    run(scratch, task);
+                    done = Some(number);
+                    self.done.fetch_add(1, Ordering::Relaxed);
+                }
+                Next::Later => {}
+                Next::Never => return,
+            }
+            report();
         }
     }
 

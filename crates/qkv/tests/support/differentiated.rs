@@ -167,7 +167,7 @@ fn assert_law<T: Element>(
             key.add(batch_axes, (batch, head / group), all.map(|one| &one.key));
             value.add(batch_axes, (batch, head / group), all.map(|one| &one.value));
             for bias in &mut of_biases {
-                bias.add(batch_axes, (batch, head), all.map(|one| &one.masked));
+                bias.add(batch_axes, (batch, head), all.map(|one| &one.scores));
             }
             let of_sinks = all.map(|one| Array2::from_elem((1, 1), one.sink));
             sinks.add(&[], (batch, head), of_sinks.each_ref());
