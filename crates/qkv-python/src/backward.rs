@@ -117,7 +117,7 @@ fn summed<T: Number>(numbers: &ArrayD<T>, axis: Axis) -> ArrayD<T> {
     T::narrow(sum).insert_axis(axis)
 }
 
-/// A call whose tensors record gradients, by torch's operator.
+/// A call that torch records or looks into, by its operator.
 ///
 /// # Errors
 /// As `qkv.torch.attention`.

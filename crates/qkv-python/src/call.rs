@@ -17,7 +17,7 @@ use crate::options::{Function, Options};
 use crate::{exported, pool, source};
 
 /// As many as NumPy's arrays had for long, and results can be handed over with.
-const MOST_AXES: usize = 32;
+pub const MOST_AXES: usize = 32;
 
 type Extents = SmallVec<[usize; 4]>;
 
@@ -35,6 +35,28 @@ pub fn read<'py>(
     let inputs = Inputs::new(arrays, &options)?;
     options.fill_seed(function, inputs.query.object())?;
     Ok((inputs, options))
+}
+
+/// Whether torch records what is computed from one of these.
+///
+/// # Errors
+/// If a tensor does not answer.
+pub fn records_gradients(
+    arrays: [&Bound<'_, PyAny>; 3],
+    positional: &Bound<'_, PyTuple>,
+    named: Option<&Bound<'_, PyDict>>,
+) -> PyResult<bool> {
+    for array in arrays {
+        if source::records_gradients(array)? {
+            return Ok(true);
+        }
+    }
+    for option in positional.iter().chain(named.into_iter().flat_map(|named| named.values())) {
+        if source::records_gradients(&option)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Queries, keys and values of one type and rank, `(…, heads, len, dim)`.

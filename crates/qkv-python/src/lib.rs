@@ -142,15 +142,8 @@ mod _qkv {
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
     ) -> PyResult<Any<'py>> {
-        let given = [query, key, value]
-            .into_iter()
-            .cloned()
-            .chain(args)
-            .chain(options.into_iter().flat_map(|options| options.values()));
-        for argument in given {
-            if source::records_gradients(&argument)? {
-                return backward::recorded([query, key, value], args, options);
-            }
+        if source::is_watched(query)? || call::records_gradients([query, key, value], args, options)? {
+            return backward::recorded([query, key, value], args, options);
         }
         let (inputs, options) = call::read(Function::Attention, [query, key, value], args, options)?;
         with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?.named()
@@ -173,6 +166,19 @@ mod _qkv {
         let call::Attended { output, weights, lse, row_stats } =
             with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?;
         Ok((output, weights, lse, row_stats))
+    }
+
+    /// Raises what scaled_dot_product_attention would for arguments that it does not take; of shapes only what ranks tell.
+    #[pyfunction]
+    #[pyo3(signature = (query, key, value, *args, **options), text_signature = "(query, key, value, *args, **options)")]
+    fn check<'py>(
+        query: &Any<'py>,
+        key: &Any<'py>,
+        value: &Any<'py>,
+        args: &Bound<'py, PyTuple>,
+        options: Option<&Dict<'py>>,
+    ) -> PyResult<()> {
+        call::read(Function::Check, [query, key, value], args, options).map(drop)
     }
 
     /// The gradients of query, key, value, attn_mask and sinks, each as it is wanted, or None.
@@ -207,19 +213,25 @@ mod _qkv {
     ///
     /// Raises ValueError for a probability outside 0 to 1, and for a shape of fewer than two axes.
     #[pyfunction]
-    #[pyo3(signature = (seed, shape, dropout_p, *, query_offset = 0, key_offset = 0))]
+    #[pyo3(
+        signature = (seed, shape, dropout_p, *, query_offset = None, key_offset = None),
+        text_signature = "(seed, shape, dropout_p, *, query_offset=0, key_offset=0)"
+    )]
     fn dropout_mask<'py>(
         py: Python<'py>,
         seed: &Any<'py>,
         shape: &Any<'py>,
         dropout_p: &Any<'py>,
-        query_offset: i64,
-        key_offset: i64,
+        query_offset: Option<&Any<'py>>,
+        key_offset: Option<&Any<'py>>,
     ) -> PyResult<Any<'py>> {
+        let offset =
+            |name, value: Option<&Any<'py>>| value.map_or(Ok(0), |value| Given::new(name, value).integer());
+        let offsets = (offset("query_offset", query_offset)?, offset("key_offset", key_offset)?);
         let seed = Given::new("seed", seed).integer()? as u64;
         let probability = Given::new("dropout_p", dropout_p).number()?;
         let shape = Given::new("shape", shape).shape()?;
-        dropout::mask(py, (probability, seed), &shape, (query_offset, key_offset))
+        dropout::mask(py, (probability, seed), &shape, offsets)
     }
 
     /// Attention over some of the keys: an unfinished state of every row, to be merged with others.

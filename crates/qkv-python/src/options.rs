@@ -9,6 +9,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 use qkv::{Alibi, Alignment, Attention, Call, Element, Stage};
 
 use crate::array::Array;
+use crate::call::MOST_AXES;
 use crate::explain::Shown;
 use crate::source::{self, refuse_gradients, type_name};
 use crate::{pool, simd};
@@ -97,6 +98,7 @@ pub enum Function {
     Attention,
     Forward,
     Backward,
+    Check,
     Partial,
     Plan,
     Reference,
@@ -110,6 +112,7 @@ impl Function {
             Self::Attention => "scaled_dot_product_attention",
             Self::Forward => "forward",
             Self::Backward => "backward",
+            Self::Check => "scaled_dot_product_attention",
             Self::Partial => "partial",
             Self::Plan => "plan",
             Self::Reference => "reference",
@@ -122,7 +125,7 @@ impl Function {
     fn option(self, name: &str) -> Option<&'static str> {
         let own: &[&str] = match self {
             Self::Attention => &["return_weights", "return_lse", "out"],
-            Self::Forward | Self::Reference => &["return_weights", "return_lse"],
+            Self::Forward | Self::Check | Self::Reference => &["return_weights", "return_lse"],
             Self::Scores => &["stage"],
             Self::Explain => &["batch", "head", "queries", "keys", "row", "tokens", "print"],
             Self::Backward | Self::Partial | Self::Plan => &[],
@@ -259,7 +262,7 @@ impl<'py> Options<'py> {
                     "seed: got None beside dropout_p, want one, for the gradients drop what the output did";
                 return Err(PyValueError::new_err(message));
             }
-            Function::Partial | Function::Plan | Function::Scores | Function::Explain => {}
+            Function::Check | Function::Partial | Function::Plan | Function::Scores | Function::Explain => {}
         }
         Ok(())
     }
@@ -414,10 +417,11 @@ impl<'py> Given<'py> {
 
     /// Extents of an array.
     pub fn shape(&self) -> PyResult<Vec<usize>> {
-        let wanted = "(…, heads, len_query, len_key), whole numbers from 0 on";
+        let wanted = "(…, heads, len_query, len_key), up to 32 whole numbers from 0 on";
         let extents: Vec<i64> = self.value.extract().map_err(|_| self.wrong_type(wanted))?;
         let shape = extents.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
-        shape.ok().filter(|shape| shape.len() >= 2).ok_or_else(|| self.wrong_value(wanted))
+        let is_fit = |shape: &Vec<usize>| (2..=MOST_AXES).contains(&shape.len());
+        shape.ok().filter(is_fit).ok_or_else(|| self.wrong_value(wanted))
     }
 
     fn texts(&self) -> PyResult<Vec<String>> {

@@ -279,6 +279,24 @@ pub fn records_gradients(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         && torch(py)?.call_method0(intern!(py, "is_grad_enabled"))?.is_truthy()?)
 }
 
+/// Whether torch looks into what is computed from an object: a tracer, or a mode.
+///
+/// # Errors
+/// If torch does not answer.
+pub fn is_watched(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static ASKED: PyOnceLock<[Py<PyAny>; 2]> = PyOnceLock::new();
+    let py = object.py();
+    if !is_torchs(object)? {
+        return Ok(false);
+    }
+    let [modes, tracer] = ASKED.get_or_try_init(py, || {
+        let inner = torch(py)?.getattr("_C")?;
+        let of = |name| PyResult::Ok(inner.getattr(name)?.unbind());
+        PyResult::Ok([of("_len_torch_dispatch_stack")?, of("_get_tracing_state")?])
+    })?;
+    Ok(modes.bind(py).call0()?.is_truthy()? || !tracer.bind(py).call0()?.is_none())
+}
+
 /// Whether an object is a tensor of torch's, or of a class made from it.
 fn is_torchs(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if is_torchs_own(object) {

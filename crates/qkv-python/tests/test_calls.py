@@ -159,6 +159,10 @@ def test_the_mask_depends_on_seed_and_place_alone():
     ("arguments", "message"),
     [
         ((1, (4,), 0.5), r"shape: got \(4,\), want"),
+        ((1, (1,) * 38 + (2, 3), 0.5), "shape: got .* want .* up to 32 whole numbers"),
+        ((1, (-1, 3), 0.5), r"shape: got \(-1, 3\), want"),
+        ((2**64, (4, 4), 0.5), "seed: got 18446744073709551616, want one of 64 bits"),
+        ((1, (2**62, 2**62, 2), 0.5), r"shape: got \(4611686018427387904, 4611686018427387904, 2\), want"),
         ((1, (4, 4), 1.5), r"dropout_p: got 1\.5, want a probability from 0 to 1"),
         ((1, (4, 4), float("nan")), "dropout_p: got NaN"),
     ],

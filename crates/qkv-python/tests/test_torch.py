@@ -234,6 +234,23 @@ def test_autocast_trains():
         torch.testing.assert_close(one, other, rtol=0, atol=0.03)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("trace", ["make_fx", "jit"])
+def test_tracers_see_a_call(trace):
+    """Plain calls too are no constants to them."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    query, key, value = tensors()
+
+    def call(query):
+        return qkv.scaled_dot_product_attention(query, key, value)
+
+    traced = (
+        make_fx(call)(query) if trace == "make_fx" else torch.jit.trace(call, (query,), check_trace=False)
+    )
+    assert torch.equal(traced(2 * query), call(2 * query))
+
+
 def test_autocast_casts_as_for_torch():
     query, key, value = tensors()
     bias = torch.from_numpy(grid((5, 7), 3))

@@ -231,6 +231,55 @@ def test_gradients_through_the_weights_are_refused():
         result.weights.square().sum().backward()
 
 
+def test_batched_gradients_are_refused():
+    given = leaves(*tensors((5, 4), (7, 4)))[0]
+    with pytest.raises(NotImplementedError, match=r"batched gradients .* vectorize=False"):
+        torch.autograd.functional.jacobian(lambda x: attend(x, x, x), given, vectorize=True)
+
+
+@pytest.mark.parametrize(
+    "call", [attend, torch.ops.qkv.attention, torch.compile(attend, backend="aot_eager")]
+)
+def test_forward_derivatives_are_refused(call):
+    """Through the operator too, which would be a constant to torch."""
+    query, key, value = tensors((5, 4), (7, 4))
+    with pytest.raises(Exception, match=r"forward derivatives|requires gradients"):
+        torch.func.jvp(lambda x: call(x, key, value)[0].sum(), (query,), (query,))
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"seed": 2**64, "dropout_p": 0.5},
+            ValueError,
+            "seed: got 18446744073709551616, want one of 64 bits",
+        ),
+        ({"seed": "3", "dropout_p": 0.5}, TypeError, "seed: got str, want a whole number"),
+        ({"dropout_p": "0.5"}, TypeError, "dropout_p: got str, want a number"),
+        ({"dropout_p": True}, TypeError, "dropout_p: got bool, want a number"),
+        ({"window": 3}, TypeError, "window: got int, want a pair"),
+        ({"segment_ids": (torch.zeros(5),)}, TypeError, "segment_ids: got tuple, want an array, or a pair"),
+        ({"key_lengths": "3"}, TypeError, "key_lengths: got str"),
+        ({"sinks": "3"}, TypeError, "sinks: got str"),
+        ({"other": 1}, TypeError, "got an unexpected keyword argument 'other'"),
+    ],
+    ids=str,
+)
+def test_arguments_are_checked_as_ever(options, error, message):
+    with pytest.raises(error, match=message):
+        attend(*leaves(*tensors((5, 4), (7, 4))), **options)
+
+
+def test_arrays_are_safe_from_their_writers():
+    query, key = leaves(tensor(5, 4))[0], tensor(7, 4).numpy().copy()
+    output = attend(query, key, key).sum()
+    (want,) = torch.autograd.grad(output, query, retain_graph=True)
+    key[:] = 0
+    assert torch.equal(torch.autograd.grad(output, query)[0], want)
+
+
 def test_other_arguments_have_no_gradients():
     slopes = torch.ones(4, requires_grad=True)
     with pytest.raises(NotImplementedError, match="alibi_slopes: got a tensor that requires gradients"):

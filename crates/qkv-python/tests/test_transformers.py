@@ -414,6 +414,26 @@ def test_gradients(kind):
         assert torch.equal(own, again[name]), name
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
+def test_checkpoints(kind, use_reentrant):
+    _, model = pair(*(DECODERS | ENCODERS)[kind])
+    ids, padding = batch("right")
+
+    def trained():
+        model.zero_grad()
+        with torch.enable_grad():
+            (model.train()(ids, attention_mask=padding)[0] * padding[..., None]).square().mean().backward()
+        return [x.grad.clone() for x in model.parameters() if x.grad is not None]
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    want = trained()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": use_reentrant})
+    assert all(map(torch.equal, trained(), want))
+
+
 def test_dropout_while_training():
     _, ours = pair("LlamaModel", {**GROUPED, "attention_dropout": 0.5})
     ids, _ = batch()

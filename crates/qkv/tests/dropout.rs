@@ -135,7 +135,7 @@ fn what_is_no_probability_is_refused() {
     }
     let error = Attention::new().dropout(0.5, 0);
     let error = error.call(x.view(), x.view(), x.view()).partial().unwrap_err();
-    assert_eq!(error.to_string(), "dropout: got dropout in a partial, want none");
+    assert_eq!(error.to_string(), "dropout: got dropout in a partial, want none, for it has no weights yet");
 }
 
 /// What is looked at is from before.

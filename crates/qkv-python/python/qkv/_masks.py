@@ -45,8 +45,8 @@ class Mask(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        # Gemma 4 takes the last queries, mask[:, :, -1:, :], or all of them.
-        if func is torch.ops.aten.alias.default:
+        # Gemma 4 takes the last queries, mask[:, :, -1:, :], or all of them, and checkpoints detach it.
+        if func in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):
             return args[0]._of_queries(slice(None))
         if func is torch.ops.aten.slice.Tensor and args[1:2] == (2,) and len(args) < 5:
             return args[0]._of_queries(slice(*args[2:]))

@@ -1,5 +1,6 @@
 """Attention and its gradients as torch's operators: what graphs hold and autograd differentiates."""
 
+import numpy as np
 import torch
 
 import qkv
@@ -23,7 +24,16 @@ _OPTIONS = (
 _WANTED = "bool return_weights=False, bool return_lse=False, bool return_row_stats=False"
 
 
+def _refuse_forward_derivatives():
+    """The operator has none, and torch would take it for a constant."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            "forward derivatives of qkv.attention are not computed; want those of a loss"
+        )
+
+
 def _forward(*tensors, return_weights=False, return_lse=False, return_row_stats=False, **options):
+    _refuse_forward_derivatives()
     wanted = {"return_weights": return_weights, "return_lse": return_lse}
     # Torch records gradients by itself: see `_gradients`.
     with torch.no_grad():
@@ -37,7 +47,7 @@ def _named(tensors, options):
     named = dict(zip(_NAMES[3:], tensors[3:], strict=False)) | options
     ids = (named.pop("query_segment_ids", None), named.pop("key_segment_ids", None))
     window = (named.pop("window_left", None), named.pop("window_right", None))
-    named["segment_ids"] = None if ids[0] is None else ids
+    named["segment_ids"] = None if all(own is None for own in ids) else ids
     named["window"] = None if window == (None, None) else window
     if named.get("seed") is not None:
         named["seed"] = named["seed"].item()
@@ -66,6 +76,7 @@ def _fake_attention(
     return_row_stats=False,
     **_,
 ):
+    _refuse_forward_derivatives()
     head_axis, len_axis = (-3, -2) if layout == "bhsd" else (-2, -3)
     rank = max(query.dim(), key.dim(), value.dim())
     if rank == 2:
@@ -145,6 +156,11 @@ def _gradients(ctx, arrived):
     if not returned:
         raise NotImplementedError(
             "return_row_stats: got False where gradients are recorded, want True (see qkv.torch.attention)"
+        )
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "batched gradients (torch.vmap of the way back) are not computed; want vectorize=False, or "
+            "is_grads_batched=False"
         )
     if ctx.has_weights and arrived[1] is not None:
         raise NotImplementedError(
@@ -251,11 +267,6 @@ def attention(
 
     Source: Dao et al., "FlashAttention" (2022), appendix B, for gradients from recomputed weights.
     """
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
-        raise NotImplementedError(
-            "query: got a tensor of a transform (torch.func, torch.vmap), want a plain one, and its gradient "
-            "by torch.autograd"
-        )
     if out is not None:
         raise TypeError(
             "out: got one in a graph or where gradients are recorded, which have no place for it; want None"
@@ -274,6 +285,15 @@ def attention(
         return_weights=return_weights,
         return_lse=return_lse,
     )
+    is_seen = _is_seen()
+    if not is_seen:
+        # The operator's own errors name no argument.
+        others = {"prefix": prefix, "window": window, "key_lengths": key_lengths, "segment_ids": segment_ids}
+        others |= {"alibi_slopes": alibi_slopes, "sinks": sinks, "seed": seed}
+        with torch.no_grad():
+            _qkv.check(query, key, value, attn_mask, **others, **options)
+    elif isinstance(dropout_p, bool) or isinstance(scale, bool):
+        raise TypeError(f"{'scale' if isinstance(scale, bool) else 'dropout_p'}: got bool, want a number")
     # None is as if it were left out.
     options = {name: option for name, option in options.items() if option is not None}
     for name, option in {"alibi_slopes": alibi_slopes, **options}.items():
@@ -291,7 +311,7 @@ def attention(
     tensors = differentiable + tuple(map(_tensor, (key_lengths, prefix, alibi_slopes, seed, *ids)))
     records_gradients = any(map(_records_gradients, differentiable))
     options["return_row_stats"] = records_gradients
-    if records_gradients and not _is_seen():
+    if records_gradients and not is_seen:
         results = _Recorded.apply(*tensors, options)
     else:
         results = torch.ops.qkv.attention(*tensors, **options)
@@ -307,11 +327,16 @@ def _records_gradients(argument):
 
 
 def _tensor(numbers):
-    """A number for all, or one each, as an operator takes them."""
+    """A number for all, or one each, as an operator takes them.
+
+    Other arrays are copied, since torch does not see who writes to them before the way back.
+    """
     if numbers is None or isinstance(numbers, torch.Tensor):
         return numbers
     if isinstance(numbers, int):
         return torch.tensor([numbers])
+    if isinstance(numbers, np.ndarray):
+        return torch.from_numpy(numbers.copy())
     is_list_of_floats = isinstance(numbers, (list, tuple)) and any(isinstance(x, float) for x in numbers)
     return torch.as_tensor(numbers, dtype=torch.float64 if is_list_of_floats else None)
 

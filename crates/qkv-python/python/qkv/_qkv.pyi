@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "attention",
     "backward",
+    "check",
     "dropout_mask",
     "explain",
     "forward",
@@ -160,6 +161,17 @@ def backward(
     wanted: Sequence[bool],
     **options: Unpack[_Backward],
 ) -> list[_Array | None]: ...
+def check(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **options: Unpack[_Returning],
+) -> None: ...
 def dropout_mask(
     seed: int, shape: Sequence[int], dropout_p: float, *, query_offset: int = 0, key_offset: int = 0
 ) -> NDArray[bool_]: ...
