@@ -157,7 +157,7 @@ def _gradients(ctx, arrived):
         raise NotImplementedError(
             "return_row_stats: got False where gradients are recorded, want True (see qkv.torch.attention)"
         )
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+    if any(map(_is_batched, arrived)):
         raise NotImplementedError(
             "batched gradients (torch.vmap of the way back) are not computed; want vectorize=False, or "
             "is_grads_batched=False"
@@ -178,6 +178,13 @@ def _gradients(ctx, arrived):
     computed = iter(backward(list(returned), arrived[0], d_lse, wanted, *tensors, **ctx.options))
     gradients = [next(computed) if is_wanted else None for is_wanted in wanted]
     return (*gradients, *[None] * (ctx.count - len(wanted)))
+
+
+def _is_batched(gradient):
+    functorch = torch._C._functorch
+    return gradient is not None and (
+        functorch.is_batchedtensor(gradient) or functorch.is_legacy_batchedtensor(gradient)
+    )
 
 
 def _no_gradient(name):
@@ -267,6 +274,11 @@ def attention(
 
     Source: Dao et al., "FlashAttention" (2022), appendix B, for gradients from recomputed weights.
     """
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "query: got a tensor of a transform (torch.func, torch.vmap), want a plain one, and its gradient "
+            "by torch.autograd"
+        )
     if out is not None:
         raise TypeError(
             "out: got one in a graph or where gradients are recorded, which have no place for it; want None"
