@@ -96,9 +96,10 @@ def compare(case: Case, rounds: int) -> tuple[float, float, float]:
     return ours, theirs, median(their / our for our, their in zip(*times, strict=True))
 
 
-def peak() -> float:
+def megabytes(of: str) -> float:
+    """Of this process: ``VmHWM`` at most, ``VmRSS`` now."""
     with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e3
+        return next(int(line.split()[1]) for line in status if line.startswith(of)) / 1e3
 
 
 def memory(case: Case) -> float:
@@ -108,10 +109,10 @@ def memory(case: Case) -> float:
     small = Case("", case.heads, 512, case.dim, case.dim_value, case.causal)
     for own, tensors in ((small, small.given()), (case, given)):
         d_output = torch.ones(1, own.heads, own.length, own.dim_value)
-        before = peak()
+        before = megabytes("VmRSS")
         gradients = train(qkv.scaled_dot_product_attention, own, tensors, d_output)
     # The output is as large as its gradient.
-    return max(0.0, peak() - before - sum(x.nbytes for x in (d_output, *gradients)) / 1e6)
+    return max(0.0, megabytes("VmHWM") - before - sum(x.nbytes for x in (d_output, *gradients)) / 1e6)
 
 
 def main() -> None:
