@@ -326,7 +326,15 @@ pub fn zeros<T: Number>(shape: &[usize]) -> PyResult<ArrayD<T>> {
     ArrayD::from_shape_vec(shape, numbers).map_err(|_| no_memory())
 }
 
+/// Output, weights, lse, and maximum and sum of each row.
+pub type Parts<'py> =
+    (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>, Option<[Bound<'py, PyAny>; 2]>);
+
 impl<'py> Attended<'py> {
+    pub fn parts(self) -> Parts<'py> {
+        (self.output, self.weights, self.lse, self.row_stats)
+    }
+
     /// As the caller of Python's function gets it.
     pub fn named(self) -> PyResult<Bound<'py, PyAny>> {
         named(self.output, self.weights, self.lse)

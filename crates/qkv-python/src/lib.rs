@@ -161,11 +161,9 @@ mod _qkv {
         value: &Any<'py>,
         args: &Bound<'py, PyTuple>,
         options: Option<&Dict<'py>>,
-    ) -> PyResult<(Any<'py>, Option<Any<'py>>, Option<Any<'py>>, Option<[Any<'py>; 2]>)> {
+    ) -> PyResult<call::Parts<'py>> {
         let (inputs, options) = call::read(Function::Forward, [query, key, value], args, options)?;
-        let call::Attended { output, weights, lse, row_stats } =
-            with_number!(inputs.query, T => call::attend::<T>(&inputs, options))?;
-        Ok((output, weights, lse, row_stats))
+        with_number!(inputs.query, T => call::attend::<T>(&inputs, options)).map(call::Attended::parts)
     }
 
     /// Raises what scaled_dot_product_attention would for arguments that it does not take; of shapes only what ranks tell.
