@@ -122,9 +122,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory", action="store_true", help="of one case alone, measured in this process")
     options = parser.parse_args()
+    if options.rounds < 1 or options.threads < 1:
+        parser.error("rounds and threads are at least 1")
     torch.set_num_threads(options.threads)
     qkv.set_num_threads(options.threads)
     chosen = [case for case in CASES if any(fnmatch(case.name, name) for name in options.cases.split(","))]
+    if not chosen or (options.memory and len(chosen) > 1):
+        parser.error(
+            f"cases: want {'one' if options.memory else 'some'} of {', '.join(c.name for c in CASES)}"
+        )
     if options.memory:
         print(memory(*chosen))
         return
@@ -141,10 +147,9 @@ def main() -> None:
             str(options.threads),
         ]
         extra = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        shown = f"{extra:.1f} MB" if extra >= 1 else "below 1 MB"
         ours, theirs, ratio = compare(case, options.rounds)
-        print(
-            f"| `{case.name}` | {case.shape} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.2f} | {extra:.1f} MB |"
-        )
+        print(f"| `{case.name}` | {case.shape} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.2f} | {shown} |")
 
 
 if __name__ == "__main__":

@@ -115,11 +115,13 @@ mod _qkv {
     ///   every pair.
     /// - return_lse: the natural log-sum-exp of each row, (…, heads, len_query), float32 for half floats; -inf for a row that attends
     ///   nothing.
-    /// - out: where the output is written: of its shape and dtype, writable, in memory of its own.
-    /// - threads: how many threads, 1 to 1024; no bit of a result depends on it.
-    /// - seed: of dropout; by default drawn from torch's generator for tensors, and from the system for other arrays.
+    /// - out: where the output is written: of its shape and dtype, writable, in memory of its own; not where gradients are recorded.
+    /// - threads: how many threads, 1 to 1024, by default those of set_num_threads; no bit of a result depends on it.
+    /// - seed: of dropout, a whole number of 64 bits with a sign; by default drawn for each call, from torch's generator for tensors and
+    ///   from the system for other arrays. Calls with one seed drop the same pairs.
     ///
-    /// Torch records gradients of query, key, value, a float attn_mask and sinks, through the output and the lse.
+    /// Torch records gradients of query, key, value, a float attn_mask and sinks, through the output and the lse. Where it compiles a
+    /// graph, it can look into this function once qkv.torch is imported.
     ///
     /// Raises TypeError for a wrong dtype, kind or device, ValueError for a wrong shape or value, NotImplementedError for other
     /// arguments that require gradients, for forward derivatives and torch.func, and on the way back for gradients through the
@@ -392,7 +394,8 @@ mod _qkv {
         Ok(simd::forced()?.unwrap_or_else(Simd::best).name())
     }
 
-    /// Sets how many threads a call runs on, 1 to 1024, where it does not say so itself. Small calls stay on their caller's.
+    /// Sets how many threads a call runs on, 1 to 1024, where it does not say so itself: one for each core until it is set, whatever
+    /// torch.set_num_threads says. Small calls stay on their caller's.
     ///
     /// Raises ValueError for other numbers.
     #[pyfunction]

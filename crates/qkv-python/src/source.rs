@@ -249,13 +249,14 @@ pub fn refuse_gradients(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(
     if !is_torchs(object)? {
         return Ok(());
     }
-    let refused = |mend: &str| {
+    let refused = |got: &str, mend: &str| {
         Err(PyNotImplementedError::new_err(format!(
-            "{argument}: got a tensor that requires gradients, which are not computed here; want {mend}"
+            "{argument}: got a tensor {got} computed here; want {mend}"
         )))
     };
     if records_gradients(object)? {
-        return refused(&format!("{argument}.detach(), or a call under torch.no_grad()"));
+        let mend = format!("{argument}.detach(), or a call under torch.no_grad()");
+        return refused("that requires gradients, which are not", &mend);
     }
     static FORWARD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let forward =
@@ -263,7 +264,8 @@ pub fn refuse_gradients(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(
     let forward = forward.bind(py);
     let is_recording = forward.getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0;
     if is_recording && !forward.call_method1("unpack_dual", (object,))?.getattr("tangent")?.is_none() {
-        return refused("its primal alone (torch.autograd.forward_ad.unpack_dual)");
+        let mend = "its primal alone (torch.autograd.forward_ad.unpack_dual)";
+        return refused("with a forward derivative, which is not", mend);
     }
     Ok(())
 }
@@ -279,22 +281,25 @@ pub fn records_gradients(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         && torch(py)?.call_method0(intern!(py, "is_grad_enabled"))?.is_truthy()?)
 }
 
-/// Whether torch looks into what is computed from an object: a tracer, or a mode.
+/// Whether torch looks into what is computed from an object: a tracer, a mode, or a transform.
 ///
 /// # Errors
 /// If torch does not answer.
 pub fn is_watched(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static ASKED: PyOnceLock<[Py<PyAny>; 2]> = PyOnceLock::new();
+    static ASKED: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
     let py = object.py();
     if !is_torchs(object)? {
         return Ok(false);
     }
-    let [modes, tracer] = ASKED.get_or_try_init(py, || {
+    let [modes, tracer, transform] = ASKED.get_or_try_init(py, || {
         let inner = torch(py)?.getattr("_C")?;
+        let transform = inner.getattr("_functorch")?.getattr("peek_interpreter_stack")?.unbind();
         let of = |name| PyResult::Ok(inner.getattr(name)?.unbind());
-        PyResult::Ok([of("_len_torch_dispatch_stack")?, of("_get_tracing_state")?])
+        PyResult::Ok([of("_len_torch_dispatch_stack")?, of("_get_tracing_state")?, transform])
     })?;
-    Ok(modes.bind(py).call0()?.is_truthy()? || !tracer.bind(py).call0()?.is_none())
+    Ok(modes.bind(py).call0()?.is_truthy()?
+        || !tracer.bind(py).call0()?.is_none()
+        || !transform.bind(py).call0()?.is_none())
 }
 
 /// Whether an object is a tensor of torch's, or of a class made from it.

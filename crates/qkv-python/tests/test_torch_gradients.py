@@ -231,19 +231,13 @@ def test_gradients_through_the_weights_are_refused():
         result.weights.square().sum().backward()
 
 
-def test_batched_gradients_are_refused():
-    given = leaves(*tensors((5, 4), (7, 4)))[0]
-    with pytest.raises(NotImplementedError, match=r"batched gradients .* vectorize=False"):
-        torch.autograd.functional.jacobian(lambda x: attend(x, x, x), given, vectorize=True)
-
-
 @pytest.mark.parametrize(
     "call", [attend, torch.ops.qkv.attention, torch.compile(attend, backend="aot_eager")]
 )
 def test_forward_derivatives_are_refused(call):
     """Through the operator too, which would be a constant to torch."""
     query, key, value = tensors((5, 4), (7, 4))
-    with pytest.raises(Exception, match=r"forward derivatives|requires gradients"):
+    with pytest.raises(Exception, match=r"forward derivative|a transform"):
         torch.func.jvp(lambda x: call(x, key, value)[0].sum(), (query,), (query,))
     torch._dynamo.reset()
 

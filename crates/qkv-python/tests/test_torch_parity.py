@@ -499,6 +499,16 @@ def test_gradients_of_gradients_are_not_there_yet():
 
 
 @difference
+def test_batched_gradients_are_not_there_yet():
+    def jacobian(sdpa):
+        return torch.autograd.functional.jacobian(lambda x: sdpa(x, KEY, VALUE), QUERY, vectorize=True)
+
+    assert jacobian(torch_math).shape == QUERY.shape * 2
+    with pytest.raises(NotImplementedError, match=r"batched gradients .* vectorize=False"):
+        jacobian(qkv_sdpa)
+
+
+@difference
 def test_forward_derivatives_are_not_there_yet():
     with forward_ad.dual_level():
         query = forward_ad.make_dual(QUERY, torch.ones_like(QUERY))

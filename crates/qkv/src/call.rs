@@ -222,10 +222,12 @@ impl<'c, T: Element, D: Dimension> Call<'c, T, D> {
         forward::partial(&problem, self.progress)
     }
 
-    /// The gradients of a loss, from that of the output, `d_output`, and what [`run`](Self::run) returned for this call:
-    /// the output and, asked for by [`row_stats`](Self::row_stats), maximum and sum of each row. `d_output` is of the output's
-    /// shape, with any strides. What is wanted is said on the [`Backward`], whose `run` has the errors. Bits of a gradient
-    /// depend on threads and instruction set as little as those of an output.
+    /// The gradients of a loss, of all that a call takes; [`Attention::backward`] is enough for queries, keys and values.
+    ///
+    /// `output` and `row_stats` are what [`run`](Self::run) returned for this very call, asked for [`row_stats`](Self::row_stats);
+    /// `d_output` is the loss's gradient with respect to the output, of its shape, with any strides. Which gradients are wanted is
+    /// said on the [`Backward`], whose `run` has the errors. Bits of a gradient depend on threads and instruction set as little
+    /// as those of an output.
     pub fn backward<'b>(
         self,
         output: ArrayView<'b, T, D>,

@@ -198,7 +198,7 @@ _attention.register_autograd(_gradients, setup_context=_keep)
 
 def _no_gradients_of_gradients(_ctx, *_arrived):
     raise NotImplementedError(
-        "gradients of gradients are not computed; want create_graph=False, or torch's own function"
+        "gradients of gradients are not computed; want create_graph=False, or torch's function outside sdpa()"
     )
 
 

@@ -8,8 +8,8 @@ wherever it meets that function.
 
 ``sdpa()`` and ``install()`` put qkv in the place of ``torch.nn.functional.scaled_dot_product_attention``.
 Their limits: a name that was bound before with ``from torch.nn.functional import
-scaled_dot_product_attention`` keeps torch's function, and so does the C++ inference path of
-``nn.TransformerEncoder``, which never calls it.
+scaled_dot_product_attention`` keeps torch's function. The C++ inference path of ``nn.TransformerEncoder``
+never calls it, nor does ``nn.MultiheadAttention`` with ``need_weights=True``.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def install() -> None:
 
     Models train through it, with dropout. Calls that qkv does not compute stay with torch: other devices,
     layouts and dtypes, and calls under torch's transforms and tracers. ``stats()`` says how many, and why.
+    What shows only on the way back raises NotImplementedError then: gradients of gradients and batched ones.
+    Threads are those of ``qkv.set_num_threads``, not torch's.
     """
     if not _place.is_installed:
         _place.is_installed = True
