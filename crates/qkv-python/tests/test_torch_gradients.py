@@ -62,7 +62,7 @@ def checked(arrays, attn_mask=None, sinks=None, **options):
         # A row that may attend nothing has an lse of -∞.
         return result.output, result.lse.where(result.lse.isfinite(), 0)
 
-    return torch.autograd.gradcheck(call, arguments)
+    return torch.autograd.gradcheck(call, arguments, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -108,6 +108,13 @@ def test_a_gradient_is_as_wide_as_its_tensor():
     mask, sinks = leaves(tensor(5, 7), torch.ones(4, dtype=torch.float64))
     attend(*leaves(query, key, value), mask, sinks).sum().backward()
     assert mask.grad.dtype == torch.float32 and sinks.grad.dtype == torch.float64
+
+
+def test_a_mask_alone_can_need_its_gradient():
+    arrays, mask = tensors((1, 1, 64, 16), (1, 1, 64, 16)), tensor(64, 64, seed=4).requires_grad_()
+    attend(*arrays, mask).square().sum().backward()
+    # What moves all keys of a query alike moves no weight.
+    assert mask.grad.any() and mask.grad.sum(-1).abs().max() < 1e-5
 
 
 def test_masked_junk_has_no_gradient_and_reaches_none():

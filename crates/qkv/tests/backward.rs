@@ -175,6 +175,13 @@ fn gradients_are_what_differences_say() {
             then(Attention::new().causal(Alignment::TopLeft))
         });
     }
+    assert_differences(
+        "as many heads as queries",
+        [&[2, 4, 4, 3], &[2, 4, 4, 3], &[2, 4, 4, 3]],
+        &[],
+        &[],
+        |_, then| then(Attention::new()),
+    );
     assert_differences("one head", [&[4, 3], &[5, 3], &[5, 2]], &[], &[], |_, then| then(Attention::new()));
 }
 
