@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 
 use ndarray::{Array, Array1, Array2, ArrayD, ArrayViewD, Axis, Dimension, IxDyn, arr1, s};
 use qkv::{Alibi, Alignment, Attention, AttentionOutput, Element, Gradients, Path, Region, RowStats};
+use rayon::prelude::*;
 use support::differentiated::{gradients, same_gradients};
 use support::{Rng, same_bits};
 
@@ -249,6 +250,35 @@ fn a_batch_is_its_parts() {
         for (whole, own) in [(&whole.query, own.query), (&whole.key, own.key), (&whole.value, own.value)] {
             same_bits("a batch", part(whole.as_ref().unwrap()).view(), own.unwrap().view());
         }
+    }
+}
+
+/// Tasks of one head wait for each other, and a closure that turns to rayon may find some of its own call, or another call, to do
+/// meanwhile: none may wait for what lies below it on its stack.
+#[test]
+fn calls_whose_closures_turn_to_rayon_end() {
+    let arrays = support::grids::<f32>([&[1, 1, 520, 8]; 3]);
+    let [q, k, v] = support::views(&arrays);
+    let turning = |_: &Region, visible: &mut [bool]| {
+        visible.par_chunks_mut(1000).for_each(|some| {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+            some.fill(true);
+        });
+    };
+    let run = |attention: &Attention<'_>| {
+        let (output, stats) = returned(attention, [&arrays[0], &arrays[1], &arrays[2]]);
+        let mut report = |_, _| ControlFlow::Continue(());
+        let call = attention.call(q.clone(), k.clone(), v.clone()).progress(&mut report);
+        call.backward(output.view(), &stats, v.view()).query().key().value().biases().run().unwrap()
+    };
+    let want = run(&Attention::new());
+    for threads in [2, 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            (0..12)
+                .into_par_iter()
+                .for_each(|_| same_gradients(&run(&Attention::new().mask_fn(&turning)), &want));
+        });
     }
 }
 
