@@ -14,7 +14,8 @@ def test_progress_is_shown_until_the_map_is_built(explore):
     api.hold = lambda path, _: path == "map" and api.built == 60 and seen.wait()
     page = explore("text", at_head("at=300.5,290.5,1.5"), api=api)
     page.wait_for_function(
-        "() => document.querySelector('.map-progress').innerText === 'Building the map: 40 %'"
+        # On a slow machine the time that remains comes after it.
+        "() => document.querySelector('.map-progress').innerText.startsWith('Building the map: 40 %')"
     )
     seen.set()
     page.wait_for_selector(".map-progress", state="hidden")
