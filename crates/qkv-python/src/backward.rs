@@ -1,6 +1,6 @@
 //! The gradients of a call, which torch's autograd asks for.
 
-use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn};
+use ndarray::{Array1, ArrayD, ArrayViewD, Axis, IxDyn};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -44,7 +44,7 @@ impl<'py> Returned<'py> {
 }
 
 /// Of the query, key, value, attn_mask and sinks: which gradients are wanted.
-pub type Wanted = [bool; 5];
+pub type WantedGradients = [bool; 5];
 
 /// The gradients that are wanted, each of the shape of what it is of: those of the attn_mask and of sinks in the accumulator type,
 /// and the latter for each head.
@@ -55,7 +55,7 @@ pub fn backward<'py, T: Number>(
     inputs: &Inputs<'py>,
     returned: &Returned<'py>,
     options: &Options<'py>,
-    wanted: Wanted,
+    wanted: WantedGradients,
 ) -> PyResult<[Option<Bound<'py, PyAny>>; 5]> {
     let (attention, views) = (options.attention()?, inputs.views::<T>()?);
     let (output, d_output) = (returned.output.numbers()?, returned.d_output.numbers()?);
@@ -89,12 +89,7 @@ pub fn backward<'py, T: Number>(
         of_input(gradients.key, &inputs.key)?,
         of_input(gradients.value, &inputs.value)?,
         of_mask.map(|gradient| give(like, gradient)).transpose()?,
-        gradients
-            .sinks
-            .map(|gradient| {
-                give(like, ArrayD::from_shape_vec(IxDyn(&[gradient.len()]), gradient).expect("one axis"))
-            })
-            .transpose()?,
+        gradients.sinks.map(|gradient| give(like, Array1::from_vec(gradient).into_dyn())).transpose()?,
     ])
 }
 

@@ -194,7 +194,7 @@ mod _qkv {
         arrays: [Any<'py>; 3],
         returned: [Any<'py>; 3],
         arrived: (Any<'py>, Option<Any<'py>>),
-        wanted: backward::Wanted,
+        wanted: backward::WantedGradients,
         options: Option<&Dict<'py>>,
     ) -> PyResult<[Option<Any<'py>>; 5]> {
         let py = arrived.0.py();

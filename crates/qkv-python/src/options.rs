@@ -109,10 +109,9 @@ pub enum Function {
 impl Function {
     fn name(self) -> &'static str {
         match self {
-            Self::Attention => "scaled_dot_product_attention",
+            Self::Attention | Self::Check => "scaled_dot_product_attention",
             Self::Forward => "forward",
             Self::Backward => "backward",
-            Self::Check => "scaled_dot_product_attention",
             Self::Partial => "partial",
             Self::Plan => "plan",
             Self::Reference => "reference",

@@ -281,7 +281,8 @@ pub fn records_gradients(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         && torch(py)?.call_method0(intern!(py, "is_grad_enabled"))?.is_truthy()?)
 }
 
-/// Whether torch looks into what is computed from an object: a tracer, a mode, or a transform.
+/// Whether torch looks into what is computed from an object: a tracer, a mode, or a transform. `qkv._operator` asks for forward
+/// derivatives too, which are refused here when an array is read, and for function modes, which see no difference.
 ///
 /// # Errors
 /// If torch does not answer.

@@ -314,9 +314,7 @@ def attention(
     if window is not None:
         options["window_left"], options["window_right"] = window
     # The compiled part draws by the same rule, for calls that come there without this one.
-    if seed is not None:
-        seed = torch.tensor([seed])
-    elif 0.0 < (dropout_p or 0.0) <= 1.0:
+    if seed is None and 0.0 < (dropout_p or 0.0) <= 1.0:
         seed = torch.randint(2**63 - 1, (1,))
     ids = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
     differentiable = tuple(map(_tensor, (query, key, value, attn_mask, sinks)))

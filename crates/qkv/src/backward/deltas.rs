@@ -15,7 +15,7 @@ use crate::tile::QUERY_BLOCK;
 ///
 /// # Errors
 /// If progress cancelled.
-pub(super) fn fill<A: Real>(
+pub(super) fn fill_deltas<A: Real>(
     inputs: Inputs<'_, A>,
     d_lse: Option<&[A]>,
     deltas: &mut [A],

@@ -12,7 +12,7 @@ use ndarray::{ArrayD, ArrayViewMut, ArrayViewMut2, Axis, RemoveAxis};
 use smallvec::SmallVec;
 
 use super::block::{Inputs, Job, Scratch, Targets, Work};
-use super::deltas::fill;
+use super::deltas::fill_deltas;
 use super::order::Order;
 use super::sums::BiasTarget;
 use super::{Results, Returned};
@@ -82,7 +82,7 @@ fn gradients<T: Element>(
     }
     let (output, d_output) = (&returned.output, &returned.d_output);
     let inputs = Inputs { terms, arrays: problem, output, d_output, stats: returned.stats };
-    fill(inputs, returned.d_lse.as_deref(), deltas, progress)?;
+    fill_deltas(inputs, returned.d_lse.as_deref(), deltas, progress)?;
     let pass = Pass { inputs, deltas };
     let cuts = pass.cuts();
     let of_query = |batch, head| problem.query.index(batch, head);
@@ -106,7 +106,7 @@ fn gradients<T: Element>(
 }
 
 /// What a gradient is of.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Of {
     Query,
     Key,
